@@ -18,7 +18,7 @@ from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, i
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph
-from .options import nonempty_text, split_source_name
+from .options import split_source_name
 
 # columns in which DGL stores where the rows of a subgraph or converted graph came from
 _DGL_COLUMNS = ("_ID", "_TYPE", "__orig__")
@@ -81,7 +81,7 @@ def dgl_dataset(source: str) -> COOGraph:
     ``raw_dir`` is the directory of DGL's data sets, by default ``$DGL_DOWNLOAD_DIR`` or ``~/.dgl``. DGL downloads data
     sets that are not there.
     """
-    name, options = split_source_name(source, {"raw_dir": nonempty_text})
+    name, options = split_source_name(source, {"raw_dir": str})
     data = import_optional("dgl.data", source, INSTALL_DGL)
     classes = _dataset_classes(data)
     key = _short_name(name)

@@ -9,24 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, as_array, check_data
 
+from .coo import COOGraph, with_standard_masks_and_labels
 from .text_table import MISSING, listed
-
-FLOAT32_EXACT = 2**24  # float32 holds every whole number below
-_DOUBTFUL = {"?", "-", "-1", "unknown", "none"}  # classes that may stand for no label
-
-
-@dataclass(frozen=True)
-class ColumnRoles:
-    """What the user says of the columns of node tables, by name."""
-
-    label: str | None = None
-    features: tuple[str, ...] = ()  # empty: all columns of numbers that are nothing else
-    skip: tuple[str, ...] = ()
-
-    @property
-    def named(self) -> set[str]:
-        return {*([] if self.label is None else [self.label]), *self.features, *self.skip}
 
 
 @dataclass(frozen=True)
@@ -56,28 +42,65 @@ class NodeColumns:
         return replace(self, data=data, features=features, ids=None)
 
 
+def with_columns(source: Graph | COOGraph, columns: Sequence[NodeColumns]) -> Graph | COOGraph:
+    """Return the source with node data whose rows are in node order."""
+    if not columns:
+        return source
+    node_data, classes = dict(source.node_data), source.class_names
+    notes, left_out = source.notes, source.left_out
+    for each in columns:
+        added = dict(each.data)
+        if each.features:
+            added["feat"] = np.concatenate(list(each.features.values()), axis=1)
+        if twice := sorted(node_data.keys() & added.keys()):
+            raise InputError(f"{each.name} has node data {', '.join(twice)}, which are there already; leave one out")
+        node_data |= added
+        notes, left_out = notes + each.notes, left_out + each.left_out
+        classes = classes if each.classes is None else each.classes
+    label = node_data.get("label")
+    if classes is None and label is not None and label.shape == (source.num_nodes,) and label.dtype.kind in "iuf":
+        for each in columns:
+            _check_no_leak(each, label)
+    source = replace(source, left_out=left_out, notes=notes, class_names=classes)
+    if isinstance(source, COOGraph):
+        return replace(source, node_data=node_data)
+    source = replace(source, node_data=with_standard_masks_and_labels(node_data, source.name))
+    check_data(source)
+    return source
+
+
+def _check_no_leak(columns: NodeColumns, label: np.ndarray) -> None:
+    """Raise :class:`InputError` if a column of features equals the labels; both in the order of the same nodes."""
+    known = ~np.isnan(label) if label.dtype.kind == "f" else label >= 0
+    if len(np.unique(label[known])) < 2:
+        return
+    for key, column in columns.features.items():
+        if column.shape[1] == 1 and np.array_equal(column[known, 0], label[known]):
+            raise InputError(
+                f"{columns.name}: column {key!r} equals the labels, so it cannot be a feature; leave it out with skip "
+                f"(--skip {quoted(key)})"
+            )
+
+
 def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Return labels as numbers, float64 (N,), and the names of the classes in alphabetical order; None for numbers.
 
     An empty label, or one of ``MISSING``, is that of an unlabelled node, NaN.
     """
-    names = {label for label in labels if label not in MISSING}
-    number = dict.fromkeys(MISSING, np.nan)
+    names = sorted({*labels} - {*MISSING})
     try:
         if any("_" in name for name in names):  # Python takes 1_0 for 10
             raise ValueError
-        number |= {name: float(name) for name in names}
-        return np.array([number[label] for label in labels], np.float64), None
+        number, classes = {name: float(name) for name in names}, None
     except ValueError:
-        number |= {name: i for i, name in enumerate(sorted(names))}
-        return np.array([number[label] for label in labels], np.float64), tuple(sorted(names))
+        number, classes = {name: float(i) for i, name in enumerate(names)}, tuple(names)
+    number |= dict.fromkeys(MISSING, np.nan)
+    return np.array([number[label] for label in labels], np.float64), classes
 
 
 def class_note(name: str, classes: tuple[str, ...]) -> str:
     """Say which names became classes."""
-    doubtful = ", ".join(each for each in classes if each.lower() in _DOUBTFUL)
-    doubt = f"; {doubtful} is a class, too: for a node without a label, leave the cell empty" if doubtful else ""
-    return f"{name}: {len(classes)} classes from text: {listed(classes)}{doubt}"
+    return f"{name}: {len(classes)} classes from text: {listed(classes)}"
 
 
 def unlabelled(label: np.ndarray, cells: Sequence[str]) -> str:
@@ -91,26 +114,15 @@ def quoted(name: str) -> str:
     return shlex.quote(f'"{name}"' if "," in name else name)
 
 
-def check_no_leak(columns: NodeColumns, label: np.ndarray, *, are_names: bool) -> list[str]:
-    """Raise :class:`InputError` if a column of features equals the labels; both in the order of the same nodes.
-
-    ``are_names`` says that labels are numbers of names, which no column can equal. Returns a note for each column that tells every label by other numbers, where several nodes share most labels.
-    """
-    known = ~np.isnan(label) if label.dtype.kind == "f" else label >= 0
-    notes, classes = [], len(np.unique(label[known]))
-    if classes < 2:
-        return notes
-    for key, column in columns.features.items():
-        if column.shape[1] == 1 and not are_names and np.array_equal(column[known, 0], label[known]):
-            raise InputError(
-                f"{columns.name}: column {key!r} equals the labels, so it cannot be a feature; leave it out with skip "
-                f"(--skip {quoted(key)})"
-            )
-        if column.shape[1] == 1 and 2 * classes < known.sum() and len(np.unique(column[known])) == classes:
-            pairs = np.unique(np.column_stack([column[known, 0], label[known]]), axis=0)
-            if len(pairs) == classes:
-                notes.append(
-                    f"{columns.name}: column {key} tells the label of every row; if it is the label, leave it out with skip "
-                    f"(--skip {quoted(key)})"
-                )
-    return notes
+def as_names(values, what: str) -> np.ndarray:
+    """Return the ids of nodes, one for each node: integers or str, (N,), different from each other."""
+    names = as_array(values, what)
+    if names.ndim != 1 or names.dtype.kind not in "iuU":
+        raise InputError(f"{what} is {names.dtype} of shape {names.shape}; it must be whole numbers or text, (N,)")
+    distinct, counts = np.unique(names, return_counts=True)
+    if (counts > 1).any():
+        raise InputError(f"{what}: {distinct[counts > 1][0]!s:.40} names several nodes; give each its own")
+    for name in names.tolist() if names.dtype.kind == "U" else ():
+        if "\n" in name or any("\ud800" <= each <= "\udfff" for each in name):
+            raise InputError(f"{what}: {name!r:.60} cannot be a line of a text file; rename this node")
+    return names

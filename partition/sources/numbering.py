@@ -12,11 +12,12 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph
 
 from .coo import COOGraph
-from .node_columns import FLOAT32_EXACT, NodeColumns, quoted
+from .node_columns import NodeColumns, quoted
 from .text_table import are_whole
 
 _MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
 _ID = re.compile(r"(?:^|[\W_])(?i:id|index)_?$|[a-z]I[dD]$")  # ends the name of a column of ids: not paid, grid
+_FLOAT32_EXACT = 2**24  # float32 holds every whole number below
 _FEWEST_IDS = 3  # of two nodes, any flag has the ids
 _MAX_MARKED_PER_EDGE = 8  # largest id that is marked in a table of all ids, and not sorted
 
@@ -30,16 +31,11 @@ def numbered(
     used, or ``ids`` says so. Otherwise the ids that are used are numbered in ascending order. A table of nodes with ids
     names all nodes. ``node_names`` then holds the user's id of each node; it is None where ids stay as they are.
 
-    Returns
-    -------
-    source : Graph or COOGraph
-        With ``num_nodes`` and ``node_names``.
-    columns : list of NodeColumns
-        The same, with a row for each node, in node order.
-    note : str or None
-        What was assumed of the ids, and how to say otherwise.
+    Returns the source, with ``num_nodes`` and ``node_names``; the columns, with a row for each node, in node order; and
+    what was assumed of the ids, with how to say otherwise.
     """
     tables = [each for each in columns if each.ids is not None]
+    by_place = [each for each in columns if each.ids is None and each.rows is not None]
     note = None
     for each in columns:
         _check_no_ids(source, each)
@@ -47,13 +43,10 @@ def numbered(
         if ids is not None:
             raise InputError(f"{source.name} is numbered already; leave ids (--ids) out")
     elif source.node_names is not None:
-        positional = [each.name for each in columns if each.ids is None and each.rows is not None]
-        if positional and source.num_nodes is not None:
+        if by_place and source.num_nodes is not None:
             first = ", ".join(map(str, source.node_names[:3].tolist()))
-            note = (
-                f"{positional[0]}: rows are taken in the order of the nodes of {source.name}, which begins with {first}"
-            )
-        source = _with_names(source, columns, tables, num_nodes, ids)
+            note = f"{by_place[0].name}: rows are taken in the order of the nodes of {source.name}, which begins with {first}"
+        source = _with_names(source, tables, by_place, num_nodes, ids)
     elif (
         tables
         and ids != "as-they-are"
@@ -62,10 +55,18 @@ def numbered(
     ):
         source, note = _with_ids_of(source, tables[0], ids)
     elif ids in ("compact", "names"):
-        source = _compacted(source, columns, num_nodes)
+        if num_nodes is not None:
+            raise InputError(f"num_nodes is {num_nodes}, though ids are to be numbered; leave it or ids (--ids) out")
+        _check_none_by_place(by_place)
+        source = _compacted(source)
     else:
         source, note = _as_they_are(source, columns, num_nodes, ids)
     return source, [_in_node_order(source, each, tables) for each in columns], note
+
+
+def _check_none_by_place(columns: list[NodeColumns]) -> None:
+    for each in columns:
+        raise InputError(f"{each.name} has no ids, though ids are not places of rows; give it a column of ids (id)")
 
 
 def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
@@ -79,7 +80,7 @@ def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
             continue
         distinct = np.unique(values)
         are_ids = _ID.search(name) is not None and len(values) > 1
-        are_ids &= len(distinct) == len(values) or distinct[-1] >= FLOAT32_EXACT
+        are_ids &= len(distinct) == len(values) or distinct[-1] >= _FLOAT32_EXACT
         if not are_ids and len(distinct) >= _FEWEST_IDS:
             used = used_ids(source) if used is None else used
             are_ids = len(used) >= _FEWEST_IDS and np.isin(used.astype(np.float32), distinct).all()
@@ -109,11 +110,7 @@ def _whole(ids: np.ndarray) -> np.ndarray | None:
 
 
 def _with_names(
-    coo: COOGraph,
-    columns: Sequence[NodeColumns],
-    tables: list[NodeColumns],
-    num_nodes: int | None,
-    ids: str | None,
+    coo: COOGraph, tables: list[NodeColumns], by_place: list[NodeColumns], num_nodes: int | None, ids: str | None
 ) -> COOGraph:
     """Number named nodes as the first table lists them, or as the source does."""
     if ids in ("as-they-are", "compact"):
@@ -127,9 +124,7 @@ def _with_names(
         raise InputError(
             f"num_nodes is {num_nodes}, though nodes have names; leave it out, or list all in a table of nodes"
         )
-    for each in columns:
-        if each.ids is None and each.rows is not None:
-            raise InputError(f"{each.name} has no ids, though nodes have names; give it a column of ids (id)")
+    _check_none_by_place(by_place)
     if not tables:
         return replace(coo, num_nodes=len(coo.node_names))
     listed = tables[0].ids.astype(np.str_)
@@ -177,47 +172,30 @@ def _as_they_are(
         has_gaps = stating.ids is not None and not _is_range(stating)  # then the rows that it lacks are named below
         stated = high + 1 if has_gaps else stating.rows
         if high >= stated:
-            raise _too_short(coo, stating)
+            used = used_ids(coo)
+            hint = "add its row" if stating.ids is not None else "add its row, or give the table a column of ids (id)"
+            raise InputError(
+                f"{stating.name} ends at node {stated - 1}, but {coo.name} names node {used[np.searchsorted(used, stated)]}; {hint}"
+            )
+    from_one = f"{coo.name}: ids begin at 1, so node 0 has no edge; " if low == 1 and ids is None else None
+    compact = "to number nodes from 0, and to keep the ids beside them, choose ids='compact' (--ids compact)"
     if stated is not None:
-        is_said = coo.num_nodes is None and ids is None and low == 1
-        table = None if num_nodes is not None or stating is None or stating.ids is not None else stating.name
-        return replace(coo, num_nodes=stated), _from_one(coo, table) if is_said else None
+        if num_nodes is None and stating is not None and stating.ids is None:
+            compact = f"if the first row of {stating.name} is the row of node 1, give the table a column of ids (id)"
+        note = from_one + compact if from_one and coo.num_nodes is None else None
+        return replace(coo, num_nodes=stated), note
     used = None if ids is not None or low < 0 or not len(coo.src) else count_used(coo)
     if used is not None and 2 * used < high + 1:
         note = f"{coo.name}: of the ids up to {high}, {used} are used; nodes are numbered from 0 to {used - 1}, and the ids are kept"
         if _is_plausible(coo, high + 1):
             note += ". For a node for each unused id, choose ids='as-they-are' (--ids as-they-are)"
-        return _compacted(coo, (), None), note
+        return _compacted(coo), note
     check_plausible_nodes(coo, high + 1, f"the largest node id is {high}")
-    coo = replace(coo, num_nodes=high + 1)
-    return coo, _from_one(coo) if used is not None and low == 1 else None
+    return replace(coo, num_nodes=high + 1), from_one + compact if from_one else None
 
 
-def _from_one(coo: COOGraph, table: str | None = None) -> str:
-    way_out = "to number nodes from 0, and to keep the ids beside them, choose ids='compact' (--ids compact)"
-    if table is not None:
-        way_out = f"if the first row of {table} is the row of node 1, give the table a column of ids (id)"
-    return f"{coo.name}: ids begin at 1, so node 0 has no edge; {way_out}"
-
-
-def _too_short(coo: COOGraph, columns: NodeColumns) -> InputError:
-    low, high = coo.id_range
-    used = used_ids(coo)
-    missing = used[np.searchsorted(used, columns.rows)]
-    hint = "add its row"
-    if columns.ids is None:
-        hint += ", or give the table a column of ids (id)"
-        hint += " or number the nodes from 0, as ids begin at 1" if low == 1 and high == columns.rows else ""
-    return InputError(f"{columns.name} ends at node {columns.rows - 1}, but {coo.name} names node {missing}; {hint}")
-
-
-def _compacted(coo: COOGraph, columns: Sequence[NodeColumns], num_nodes: int | None) -> COOGraph:
+def _compacted(coo: COOGraph) -> COOGraph:
     """Number the ids that are used in ascending order; rows of node data that no edge names are dropped."""
-    for each in columns:
-        if each.ids is None and each.rows is not None:
-            raise InputError(f"{each.name} has no ids, though ids are to be numbered; give it a column of ids (id)")
-    if num_nodes is not None:
-        raise InputError(f"num_nodes is {num_nodes}, though ids are to be numbered; leave it or ids (--ids) out")
     used = used_ids(coo)
     if not len(used):
         raise InputError(f"{coo.name}: there is no edge, so no id is used; leave ids (--ids) out")

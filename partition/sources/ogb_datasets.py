@@ -15,7 +15,7 @@ from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.system.optional_packages import first_line, import_optional
 
 from .coo import COOGraph
-from .options import nonempty_text, split_source_name
+from .options import split_source_name
 
 _INSTALL = "pip install ogb"
 _GIB = 1 << 30
@@ -31,7 +31,7 @@ def ogb_dataset(source: str) -> COOGraph:
     arrays keep their names. The files in ``processed/`` are pickles and are never read; the raw files hold the same
     data.
     """
-    name, options = split_source_name(source, {"root": nonempty_text})
+    name, options = split_source_name(source, {"root": str})
     root = Path(options.get("root", "dataset")).expanduser()
     nodeproppred = import_optional("ogb.nodeproppred", source, _INSTALL)
     meta = _meta(nodeproppred, source, name)
