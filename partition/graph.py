@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 import scipy  # imports its parts at their first use
@@ -296,15 +297,13 @@ def _check_labels_and_masks(graph: Graph) -> None:
     if len({mask.shape for mask in masks.values()}) > 1:
         shapes = {key: mask.shape for key, mask in masks.items()}
         raise InputError(f"{graph.name}: the masks differ in shape: {shapes}; give each the same splits")
-    keys = list(masks)
-    for i, first in enumerate(keys):
-        for second in keys[i + 1 :]:
-            both = masks[first] & masks[second]
-            if both.any():
-                row = int(np.argwhere(both)[0, 0])
-                raise InputError(
-                    f"{graph.name}: {first} and {second} overlap, first at node {row}; splits must be disjoint"
-                )
+    for first, second in combinations(masks, 2):
+        both = masks[first] & masks[second]
+        if both.any():
+            row = int(np.argwhere(both)[0, 0])
+            raise InputError(
+                f"{graph.name}: {first} and {second} overlap, first at node {row}; splits must be disjoint"
+            )
     label = graph.node_data.get("label")
     if label is None:
         return
@@ -314,8 +313,7 @@ def _check_labels_and_masks(graph: Graph) -> None:
             "; keep other targets as node_data_NAME in an .npz, or in a file NAME.npy of node data (--node-data)"
         )
     if "train_mask" in masks:
-        train = masks["train_mask"]
-        missing = (label < 0)[:, None] & train if train.ndim == 2 else (label < 0) & train
+        missing = masks["train_mask"].reshape(len(label), -1) & (label < 0)[:, None]
         if missing.any():
             row = int(np.argwhere(missing)[0, 0])
             raise InputError(f"{graph.name}: training node {row} has no label; label it, or remove it from train_mask")
@@ -326,9 +324,7 @@ def symmetrised(graph: Graph) -> scipy.sparse.csr_array:
     n, indptr, indices = graph.num_nodes, graph.indptr, graph.indices
     keep = indices != graph.destinations()
     if not keep.all():
-        loops_before = np.concatenate([[0], np.cumsum(~keep)])
-        indptr, indices = indptr - loops_before[indptr], indices[keep]
-        del loops_before
+        indptr, indices = indptr - np.concatenate([[0], np.cumsum(~keep)])[indptr], indices[keep]
     del keep
     one_way = scipy.sparse.csr_array((np.ones(len(indices), bool), indices, indptr), shape=(n, n))
     both = one_way + one_way.T.tocsr()

@@ -17,8 +17,7 @@ from torch.distributed import destroy_process_group as leave_group
 
 from dgl_gt.comm.group import RankError
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.command_entry import after_imports
-from dgl_gt.partition.system.signals import STOPPING
+from dgl_gt.partition.system.signals import STOPPING, after_imports
 from dgl_gt.partition.system.units import format_bytes
 
 from .join import REPORT_WAIT_S, JoinError, is_first_here, join_group

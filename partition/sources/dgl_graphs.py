@@ -13,7 +13,7 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import as_array, named_arrays
-from dgl_gt.partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
+from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve, with_prefix
 from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from dgl_gt.partition.system.user_files import reading
 
@@ -57,7 +57,7 @@ def read_dgl_file(path: Path) -> COOGraph:
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Yield the graph of a DGL file as the one record of :func:`dgl_gt.partition.system.guarded_read.serve`."""
+    """Yield the graph of a DGL file as the one record of :func:`dgl_gt.partition.system.child_process.serve`."""
     dgl = import_optional("dgl", str(path), INSTALL_DGL)
     bound_memory(path.stat().st_size)
     try:

@@ -14,7 +14,7 @@ import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import as_array
-from dgl_gt.partition.system.guarded_read import bound_memory, read_in_child, serve
+from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve
 from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import reading
 
@@ -105,7 +105,7 @@ def read_matlab(path: Path, keys: Mapping[str, str]) -> COOGraph:
 
 
 def records(path: Path, wanted: str | None) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Yield the matrix of a file as the one record of :func:`dgl_gt.partition.system.guarded_read.serve`."""
+    """Yield the matrix of a file as the one record of :func:`dgl_gt.partition.system.child_process.serve`."""
     bound_memory(path.stat().st_size)
     try:
         with open(path, "rb") as file:

@@ -96,15 +96,17 @@ def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
         left_out=tuple(left_out),
         notes=tuple(notes),
         header=tuple(table.header),
-        maybe_ids={} if columns.id is not None else {key: by_name[key] for key in by_name.keys() - {*options.features}},
+        maybe_ids={}
+        if columns.id is not None
+        else {key: by_name[key] for key in by_name.keys() - {*(options.features or ())}},
     )
 
 
 def _roles(table: TextTable, options: SourceOptions) -> _Roles:
     header = table.header or []
-    names = [name.lower() for name in header]
+    names, wanted = [name.lower() for name in header], options.features or ()
     where = f"{table.path}, line {table.header_line}"
-    usable = [i for i, name in enumerate(header) if name not in options.skip]
+    usable = [i for i, name in enumerate(header) if name not in (options.skip or ())]
     repeated = sorted(name for name, count in Counter(names[i] for i in usable).items() if name and count > 1)
     if repeated:
         raise InputError(f"{where}: several columns are called {repeated[0]!r}; give each its own name")
@@ -112,15 +114,15 @@ def _roles(table: TextTable, options: SourceOptions) -> _Roles:
     if options.label in header:
         label = [header.index(options.label)]
     else:
-        label = [i for i in usable if names[i] in _LABEL_NAMES and header[i] not in options.features]
+        label = [i for i in usable if names[i] in _LABEL_NAMES and header[i] not in wanted]
     for some, what in ((id_, "ids (id)"), (label, "labels (--label)")):
         if len(some) > 1:
             several = ", ".join(header[i] for i in some)
             raise InputError(f"{where}: {several} may each hold the {what}; keep one, and leave others out with --skip")
     masks = {names[i]: i for i in usable if names[i] in SPLIT_MASKS}
     others = [i for i in usable if i not in {*id_, *label, *masks.values()}]
-    if options.features:
-        others = [header.index(name) for name in options.features if name in header]
+    if wanted:
+        others = [header.index(name) for name in wanted if name in header]
     left_out = {}
     for i in others:
         cell, name = table.first_row[i], header[i]
@@ -131,7 +133,7 @@ def _roles(table: TextTable, options: SourceOptions) -> _Roles:
             )
         if not is_named(name) or None in _row_numbers(table, cell):
             left_out[i] = "text" if is_named(name) else "no name"
-            if options.features:
+            if wanted:
                 raise InputError(
                     f"{table.path}: column {name!r} holds {cell!r}; features must be numbers: encode the column as numbers, or "
                     "leave it out of features (--features)"

@@ -20,8 +20,8 @@ class SourceOptions:
     node_data: object = None
     ids: str | None = None
     label: str | None = None
-    features: Collection[str] = ()
-    skip: Collection[str] = ()
+    features: Collection[str] | None = None
+    skip: Collection[str] | None = None
     keys: Mapping[str, str] | None = None
     self_loops: bool = False
     self_loop_fill: object = None
@@ -32,10 +32,10 @@ class SourceOptions:
     def __post_init__(self):
         if self.ids is not None:
             check_one_of("ids", self.ids, IDS)
-        vars(self).update(features=_names("features", self.features), skip=_names("skip", self.skip))
+        features, skip = _names("features", self.features), _names("skip", self.skip)
         if self.label is not None and not isinstance(self.label, str):
             raise InputError(f"label is {self.label!r}; it must be the name of a column")
-        if twice := {self.label, *self.features}.intersection(self.skip):
+        if twice := {self.label, *features}.intersection(skip):
             raise InputError(
                 f"skip (--skip) names {twice.pop()!r}, which is to be read, too; leave it out of one of them"
             )
@@ -52,12 +52,13 @@ class SourceOptions:
         if self.random_features is not None:
             whole_number("random_features", self.random_features, 1, _MAX_FEATURES)
         num_nodes = None if self.num_nodes is None else whole_number("num_nodes", self.num_nodes, 1)
-        vars(self).update(num_nodes=num_nodes, keys=dict(keys), seed=whole_number("seed", self.seed, 0))
+        vars(self).update(features=features, skip=skip, keys=dict(keys))
+        vars(self).update(num_nodes=num_nodes, seed=whole_number("seed", self.seed, 0))
 
     @property
     def named_columns(self) -> set[str]:
         """The columns of node tables of which the user says what they are."""
-        return {*([] if self.label is None else [self.label]), *self.features, *self.skip}
+        return {*([] if self.label is None else [self.label]), *(self.features or ()), *(self.skip or ())}
 
 
 def _names(what: str, names) -> tuple[str, ...]:
