@@ -7,10 +7,10 @@ import csv
 from dataclasses import fields
 from functools import partial
 
-from dgl_gt.partition.cuts.balance import KINDS
 from dgl_gt.partition.figures.costs import read_costs
 from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.partition.sources.options import IDS
+from dgl_gt.partition.sources.text_table import parses
 from dgl_gt.partition.system.units import parse_size
 from dgl_gt.partition.system.user_files import regular_file
 
@@ -179,12 +179,8 @@ def size_in_bytes(text: str) -> int:
 
 def self_loop_fill(text: str):
     """Convert the text of --self-loop-fill to a number or a word, or to a dict of these by edge data."""
-    if "=" not in text:
-        return _number_or_word(text)
-    return {name: _number_or_word(value) for name, _, value in (pair.rpartition("=") for pair in text.split(","))}
-
-
-def _number_or_word(text: str) -> int | float | str:
+    if "=" in text:
+        return {name: self_loop_fill(value) for name, value in _pairs("--self-loop-fill", text).items()}
     for number in (int, float):
         try:
             return number(text)
@@ -193,29 +189,22 @@ def _number_or_word(text: str) -> int | float | str:
     return text  # refused by its name where it means nothing
 
 
-def imbalance(text: str):
+def _imbalance(text: str):
     """Convert the text of --max-imbalance to a number, or to a dict of numbers by kind."""
     if "=" not in text:
         return _number("--max-imbalance", text)
-    pairs = [(name.strip(), value) for name, _, value in (pair.partition("=") for pair in text.split(","))]
-    if len(dict(pairs)) < len(pairs):
-        raise InputError(f"--max-imbalance {text!r} names a kind twice; give each of {', '.join(KINDS)} at most once")
-    return {name: _number("--max-imbalance", value) for name, value in pairs}
+    return {name: _number("--max-imbalance", value) for name, value in _pairs("--max-imbalance", text).items()}
 
 
-def part_weights(text: str) -> list[float]:
+def _part_weights(text: str) -> list[float]:
     """Read the numbers of --target-weights from its text or from the file that it names."""
     words = text.replace(",", " ").split()
-    try:
-        return [float(word) for word in words]
-    except ValueError as error:
-        wrong = str(error).rpartition(": ")[2]  # the text that float could not convert
+    if not all(parses(float, word) for word in words):
         try:
             words = regular_file(text).read_text().replace(",", " ").split()
         except (OSError, ValueError):  # InputError is a ValueError, too
             raise InputError(
-                f"--target-weights: {wrong} is not a number, and {text!r} is not a readable file of "
-                "numbers; give one number per part, or such a file"
+                f"--target-weights: {text!r} is not a readable file of numbers, nor numbers; give one number per part, or such a file"
             ) from None
     return [_number(f"--target-weights {text}", word) for word in words]
 
@@ -227,34 +216,30 @@ def _number(option: str, text: str) -> float:
         raise InputError(f"{option}: {text.strip()!r} is not a number; write numbers, such as 1.5") from None
 
 
-def column_names(option: str, text: str) -> list[str]:
+def _column_names(option: str, text: str) -> list[str]:
     """Convert the text of --features or --skip to names of columns."""
-    try:
-        names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
-    except csv.Error as error:
-        raise InputError(f"{option} {text!r} holds no names of columns ({error})") from error
-    if "" in names:
-        raise InputError(f"{option} {text!r} has an empty name; write names of columns with commas between them")
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])] if "\n" not in text else []
+    if not all(names) or not names:
+        raise InputError(f"{option} is {text!r}; write names of columns with commas between them, none of them empty")
     return names
 
 
-def key_names(text: str) -> dict[str, str]:
-    """Convert the text of --keys to names in a file, by our names."""
+def _pairs(option: str, text: str) -> dict[str, str]:
+    """Convert a text such as ``a=1,b=2`` to a dict."""
     pairs = [pair.partition("=") for pair in text.split(",")]
-    if not all(key.strip() and mark and name.strip() for key, mark, name in pairs):
-        raise InputError(
-            f"--keys {text!r} must hold KEY=NAME, with commas between pairs, such as edge_index=links,y=group"
-        )
-    return {key.strip(): name.strip() for key, _, name in pairs}
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if not all(found) or not all(found.values()) or len(found) < len(pairs):
+        raise InputError(f"{option} {text!r} must hold NAME=VALUE, with commas between pairs, each NAME once")
+    return found
 
 
 _FROM_TEXT = {  # read after argparse, which would print all options beside what is wrong
-    "max_imbalance": imbalance,
-    "target_weights": part_weights,
+    "max_imbalance": _imbalance,
+    "target_weights": _part_weights,
     "costs": read_costs,
-    "features": partial(column_names, "--features"),
-    "skip": partial(column_names, "--skip"),
-    "keys": key_names,
+    "features": partial(_column_names, "--features"),
+    "skip": partial(_column_names, "--skip"),
+    "keys": partial(_pairs, "--keys"),
 }
 
 

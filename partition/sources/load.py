@@ -23,8 +23,7 @@ from .coo import COOGraph, to_graph
 from .edge_list import read_edge_list
 from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
 from .metis_file import read_metis
-from .node_columns import NodeColumns, with_columns
-from .node_table import read_node_table
+from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
 from .options import SourceOptions, split_source_name

@@ -15,7 +15,7 @@ from dgl_gt.partition.system.optional_packages import first_line, import_optiona
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph, as_float32_if_exact
-from .node_columns import as_names
+from .node_data import as_names
 from .numbering import check_plausible_nodes
 from .text_table import SHOWN, line_cells, numbered_lines, parses
 

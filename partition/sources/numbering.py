@@ -12,7 +12,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph
 
 from .coo import COOGraph
-from .node_columns import NodeColumns, quoted
+from .node_data import NodeColumns, quoted
 from .text_table import are_whole
 
 _MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated

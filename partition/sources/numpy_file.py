@@ -20,7 +20,7 @@ from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked
 
 from .coo import COOGraph
 from .matrices import checked_matrix, from_scipy
-from .node_columns import NodeColumns, as_classes, as_names, class_note, unlabelled
+from .node_data import NodeColumns, as_classes, as_names, class_note, unlabelled
 
 _EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
 _OF_ZIPFILE = (zipfile.BadZipFile, RuntimeError, NotImplementedError, lzma.LZMAError, struct.error)
