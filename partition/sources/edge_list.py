@@ -44,10 +44,7 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     or by default if the first row holds text or a number such as 007. Then a first line without known names is a header
     only if its words are nowhere else in the file, unlike those of most lines.
     """
-    table = open_table(path, _fit)
-    commented = _has_commented_header(table)
-    if commented:
-        table = replace(table, header=table.commented, header_line=table.commented_line)
+    table = open_table(path, _fit, lambda words: all(_known_ends(words)))
     first, line = table.header or table.first_row, table.header_line or table.first_line
     if first and table.width < 2:
         raise InputError(
@@ -67,9 +64,6 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
             coo.notes += (table.header_note,)
     if table.header_note in coo.notes:
         warnings.warn(printable(table.header_note), SourceWarning, stacklevel=4)
-    if table.commented is not None and table.width > 2 and not commented:
-        words = f"line {table.commented_line} ({' '.join(table.commented)[:SHOWN]})"
-        coo.notes += (f"{path.name}: {words} names no ends, so it is no header; edges go from column 1 to column 2",)
     kinds = {name.lower(): cell.lower() for name, cell in zip(table.header or (), table.first_row)}
     said = {word.strip(":,.") for word in table.preamble.lower().split()} | {kinds.get("type", "")}
     if said & {"undirected", "sym"}:
@@ -102,14 +96,6 @@ def _known_ends(header: list[str]) -> list[list[int]]:
     return (strong + weak + [found[1]])[0]
 
 
-def _has_commented_header(table: TextTable) -> bool:
-    """Return whether a comment is the header: it names both ends, or stands in the columns of several, as no text does."""
-    if table.header is not None or table.commented is None:
-        return False
-    known = [bool(each) for each in _known_ends(table.commented)]
-    return all(known) or (table.is_sure and (table.width > 2 or any(known)))
-
-
 def _begins_with_text(table: TextTable) -> bool:
     ends = [0, 1] if _has_unknown_header(table) else _edge_columns(table)[0]
     cells = [table.first_row[column] for column in ends if column < len(table.first_row)]
@@ -136,8 +122,7 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
         dst = dst or [1 - src[0]]
     elif not (src and dst):
         missing = "the destination" if src else "the source"
-        no_header = ", or remove this line if it is no header" if table.header is table.commented else ""
-        raise InputError(f"{where}, and none of them is known as {missing} of edges; {allowed}{no_header}")
+        raise InputError(f"{where}, and none of them is known as {missing} of edges; {allowed}")
     extra: dict[str, int] = {}
     left_out = []
     for column, (name, cell) in enumerate(zip(table.header, table.first_row)):

@@ -253,26 +253,21 @@ def _open_file(path: Path, options: SourceOptions) -> COOGraph:
         hint = f"; for a data set write ogb:{path} or dgl:{path}" if looks_like_data_set else ""
         raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
     path = regular_file(path)
+    if kind == ".mtx" or (kind in _EDGE_LISTS and is_matrix_market(path)):
+        return read_matrix_market(path)
     if kind in _EDGE_LISTS:
-        return read_matrix_market(path) if is_matrix_market(path) else read_edge_list(path, options.ids)
+        return read_edge_list(path, options.ids)
     if kind in _NETWORKX_FILES:
         from .networkx_graphs import read_networkx_file
 
         return read_networkx_file(path)
-    match kind:
-        case ".npz":
-            return read_npz(path, options.keys)
-        case ".npy":
-            return read_npy(path)
-        case ".mtx":
-            return read_matrix_market(path)
-        case ".mat":
-            return read_matlab(path, options.keys)
-        case ".bin" | ".dgl":
-            from .dgl_graphs import read_dgl_file
+    if kind in (".bin", ".dgl"):
+        from .dgl_graphs import read_dgl_file
 
-            return read_dgl_file(path)
-    return read_metis(path)
+        return read_dgl_file(path)
+    if kind in (".npz", ".mat"):
+        return (read_npz if kind == ".npz" else read_matlab)(path, options.keys)
+    return (read_npy if kind == ".npy" else read_metis)(path)
 
 
 def _file_kind(path: Path) -> str:

@@ -166,10 +166,7 @@ def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
     true and false, or lists of numbers in quotes; columns of text are left out. ``options`` may name the features, or
     columns to skip.
     """
-    table = open_table(path, _fit)
-    is_header = table.commented is not None and (table.is_sure or table.delimiter is None or _fit([table.commented]))
-    if table.header is None and is_header:
-        table = replace(table, header=table.commented, header_line=table.commented_line)
+    table = open_table(path, _fit, lambda words: _fit([words]) > 0)
     if table.header is None or not table.first_row:
         raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
     if len(table.first_row) != table.width:

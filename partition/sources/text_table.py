@@ -114,10 +114,8 @@ class TextTable:
     header_line: int = 0  # 0 without a header
     first_row: Sequence[str] = ()  # empty without rows
     first_line: int = 0  # line of the first row
-    commented: list[str] | None = None  # words of a comment before it that could be a header: one a column, no number
-    commented_line: int = 0
     preamble: str = ""  # the comments before the first row
-    is_sure: bool = False  # that the header, or else the comment, is one
+    is_sure: bool = False  # that the header is one
 
     @property
     def width(self) -> int:
@@ -148,12 +146,15 @@ class TextTable:
         return rows
 
 
-def open_table(path: Path, known: Callable[[list[list[str]]], int]) -> TextTable:
+def open_table(
+    path: Path, known: Callable[[list[list[str]]], int], is_header: Callable[[list[str]], bool]
+) -> TextTable:
     """Find the format of a table.
 
     The mark between columns is one that splits all of the first lines in the same way; of several, the one for which
     ``known`` of the rows is largest, and then the likeliest. The first line is a header if it has no number, or has
-    text where all other of the first lines have numbers. Of comments that could be a header, the same ``known`` chooses.
+    text where all other of the first lines have numbers. So is a comment before it with a word for each column, if
+    ``is_header`` of the words.
     """
     comments, lines = _first_lines(path)
     if not lines:
@@ -167,17 +168,12 @@ def open_table(path: Path, known: Callable[[list[list[str]]], int]) -> TextTable
     if not rows:
         return TextTable(path, delimiter, header, header_line)
     before = [each for each in comments if each[0] < lines[0][0]]
-    commented, commented_line, likeliest = None, 0, (0, False)
     for number, comment in before[-1000:] if header is None else ():
-        words = line_cells(path, number, comment, delimiter)
-        in_columns = delimiter is not None and len(words) == len(rows[0])
-        words = words if in_columns else line_cells(path, number, comment, None)
-        likely = (known([words]), in_columns)
-        if len(words) == len(rows[0]) and likely >= likeliest and not any(parses(float, word) for word in words):
-            commented, commented_line, likeliest, is_sure = words, number, likely, in_columns
+        for words in (line_cells(path, number, comment, mark) for mark in (None, delimiter)):
+            if len(words) == len(rows[0]) and is_header(words):
+                header, header_line = words, number
     preamble = "\n".join(comment for _, comment in before)
-    first = rows[0], lines[0][0]
-    return TextTable(path, delimiter, header, header_line, *first, commented, commented_line, preamble, is_sure)
+    return TextTable(path, delimiter, header, header_line, rows[0], lines[0][0], preamble, is_sure)
 
 
 def _first_lines(path: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:

@@ -146,7 +146,8 @@ def test_bad_sources(capsys, case):
 @pytest.mark.parametrize("parts", ["0", "-3", "401"])
 def test_impossible_numbers_of_parts(capsys, parts):
     assert main(["partition", SAMPLE, "--parts", parts, "--out", "shards"]) == 2
-    assert "choose 1 to 400 parts" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "parts" in said and parts in said
     assert os.listdir() == []
 
 

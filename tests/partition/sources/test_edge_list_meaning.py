@@ -110,8 +110,6 @@ def test_the_header_is_the_line_that_names_both_ends(tmp_path, text, listed, dat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("#BioGRID Interaction ID\tEntrez A\tEntrez B\n0\t3\t1\n1\t4\t2\n", ["line 1", "Entrez A"]),
-        ("#a,b,c\n# made by x\n0,3,1\n1,4,2\n", ["line 1", "a, b, c"]),
         ("gene_a\tgene_b\tscore\nTP53\tMDM2\t0.9\nBRCA1\tBARD1\t0.8\n", ["line 1", "gene_a"]),
         ("gene_a\tgene_b\tscore\nTP53\tMDM2\t0.9\n", ["line 1", "gene_a"]),
         ("source,from,to\n1,10,20\n1,20,30\n", ["line 1", "source and from"]),
@@ -135,15 +133,6 @@ def test_headers_that_do_not_tell_the_ends(tmp_path, text, words):
 def test_a_first_line_that_is_taken_for_a_header_is_said(tmp_path, text, listed, said):
     graph = loaded(tmp_path, "g.csv", text)
     assert named_edges(graph) == listed and any("for a header" in note for note in graph.notes) == said
-
-
-def test_a_comment_of_as_many_words_as_columns_is_named(tmp_path):
-    graph = loaded(tmp_path, "g.txt", "# Karate club network\n0 1 2\n1 2 3\n")
-    assert any("line 1" in note and "Karate club network" in note for note in graph.notes)
-    assert loaded(tmp_path, "g.txt", "# Karate club\n0 1\n1 2\n").notes == ()
-
-
-# ---- ids
 
 
 @pytest.mark.parametrize(
