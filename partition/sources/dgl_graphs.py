@@ -89,7 +89,7 @@ def dgl_dataset(source: str) -> COOGraph:
         close = difflib.get_close_matches(key, classes, n=5, cutoff=0.5)
         names = f"similar names are {', '.join(close)}" if close else f"allowed are {', '.join(sorted(classes))}"
         raise InputError(f"{source!r}: dgl.data has no data set {name!r} with a single graph; {names}")
-    parameters = inspect.signature(classes[key].__init__).parameters
+    parameters = inspect.signature(classes[key]).parameters
     if "raw_dir" not in parameters and options:
         raise InputError(f"{source!r}: this data set is generated and takes no raw_dir; leave raw_dir out")
     if "verbose" in parameters:

@@ -53,11 +53,10 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
         )
     if ids == "names" or (ids is None and _begins_with_text(table)):
         coo = _read_names(table)
-        if ids is None:
-            some = ", ".join(repr(name) for name in coo.node_names[:3].tolist())
+        if ids is None and (names := coo.node_names) is not None:
+            some = ", ".join(map(repr, names[:3].tolist()))
             mark = {",": "commas", ";": "semicolons", "\t": "tabs"}.get(table.delimiter or "", "spaces")
-            names = f"the {len(coo.node_names)} names are kept"
-            coo.notes += (f"{path.name}: ids are text between {mark}, such as {some}; {names}",)
+            coo.notes += (f"{path.name}: ids are text between {mark}, such as {some}; the {len(names)} names are kept",)
     else:
         coo = _read(table, are_padded=ids is not None)
         if table.header is not None and any(parses(float, cell) for cell in table.header):
@@ -262,7 +261,13 @@ class _Parser:
         return self._parsed(lines, {"dtype": dtype, "converters": self.converters})
 
     def _parsed(self, lines: str, options: dict) -> np.ndarray:
-        form = {"delimiter": self.table.delimiter, "comments": None, "quotechar": '"', "encoding": None, "ndmin": 1}
+        form: dict = {
+            "delimiter": self.table.delimiter,
+            "comments": None,
+            "quotechar": '"',
+            "encoding": None,
+            "ndmin": 1,
+        }
         with warnings.catch_warnings():
             # numpy before 2.4 only warns when it reads an integer such as "1.5" as a float first
             warnings.simplefilter("error", DeprecationWarning)

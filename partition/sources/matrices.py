@@ -30,7 +30,7 @@ def from_array(edge_index) -> COOGraph:
     if edges.ndim != 2 or len(edges) != 2:
         hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
         raise InputError(f"an array of edges has shape {edges.shape}; it must be (2, E), sources first{hint}")
-    return from_pair(*edges, name="edge_index")
+    return from_pair(edges[0], edges[1], "edge_index")
 
 
 def from_pair(src, dst, name: str = "(src, dst)") -> COOGraph:
@@ -136,4 +136,4 @@ def records(path: Path, wanted: str | None) -> Iterator[tuple[dict, dict[str, np
 
 
 if __name__ == "__main__":
-    serve(sys.argv[2], records(Path(sys.argv[1]), *sys.argv[3:] or [None]))
+    serve(sys.argv[2], records(Path(sys.argv[1]), next(iter(sys.argv[3:]), None)))

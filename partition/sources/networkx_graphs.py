@@ -186,7 +186,7 @@ def _pajek(networkx, path: Path):
     graph.add_nodes_from((name, _FURTHER if row[1:] else {}) for name, row in zip(names, rows))
     has_weights, has_relations = any(rest for *_, rest, _ in lines), len({relation for *_, relation in lines}) > 1
     for src, dst, rest, relation in lines:
-        data = {"weight": float((rest or [1])[0])} if has_weights else {}
+        data = {"weight": float((rest or ["1"])[0])} if has_weights else {}
         data |= ({"relation": relation} if has_relations else {}) | (_FURTHER if rest[1:] else {})
         graph.add_edge(names[src - 1], names[dst - 1], **data)
     return graph

@@ -295,8 +295,8 @@ def _features(table: TextTable, column: int, lines: list[int], cells: Sequence[s
     with np.errstate(over="ignore"):
         numbers = numbers.astype(np.float32)
     if not (finite := np.isfinite(numbers).all(axis=1)).all():
-        row = int(np.argmin(finite))
-        raise _misfit(table, column, lines[row], cells[row], "a finite number")
+        first = int(np.argmin(finite))
+        raise _misfit(table, column, lines[first], cells[first], "a finite number")
     return numbers
 
 

@@ -42,11 +42,11 @@ def numbered(
     if isinstance(source, Graph):
         if ids is not None:
             raise InputError(f"{source.name} is numbered already; leave ids (--ids) out")
-    elif source.node_names is not None:
+    elif (names := source.node_names) is not None:
         if by_place and source.num_nodes is not None:
-            first = ", ".join(map(str, source.node_names[:3].tolist()))
+            first = ", ".join(map(str, names[:3].tolist()))
             note = f"{by_place[0].name}: rows are taken in the order of the nodes of {source.name}, which begins with {first}"
-        source = _with_names(source, tables, by_place, num_nodes, ids)
+        source = _with_names(source, names, tables, by_place, num_nodes, ids)
     elif (
         tables
         and ids != "as-they-are"
@@ -110,12 +110,17 @@ def _whole(ids: np.ndarray) -> np.ndarray | None:
 
 
 def _with_names(
-    coo: COOGraph, tables: list[NodeColumns], by_place: list[NodeColumns], num_nodes: int | None, ids: str | None
+    coo: COOGraph,
+    names: np.ndarray,
+    tables: list[NodeColumns],
+    by_place: list[NodeColumns],
+    num_nodes: int | None,
+    ids: str | None,
 ) -> COOGraph:
     """Number named nodes as the first table lists them, or as the source does."""
     if ids in ("as-they-are", "compact"):
         raise InputError(
-            f"{coo.name}: its nodes have names, such as {coo.node_names[0]!s:.40}, so ids cannot be {ids!r}; leave "
+            f"{coo.name}: its nodes have names, such as {names[0]!s:.40}, so ids cannot be {ids!r}; leave "
             "ids (--ids) out"
         )
     if coo.num_nodes is not None:  # the source lists its nodes
@@ -126,9 +131,9 @@ def _with_names(
         )
     _check_none_by_place(by_place)
     if not tables:
-        return replace(coo, num_nodes=len(coo.node_names))
+        return replace(coo, num_nodes=len(names))
     listed = tables[0].ids.astype(np.str_)
-    row = _rows_of(coo.node_names, listed, tables[0].name, coo.name)
+    row = _rows_of(names, listed, tables[0].name, coo.name)
     return replace(coo, src=row[coo.src], dst=row[coo.dst], node_names=listed, num_nodes=len(listed))
 
 

@@ -263,9 +263,8 @@ def _scipy_matrix(path: Path):
 
 def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):
     """Return the sparse matrix of four arrays; the shape of a square one may be missing."""
-    indptr, indices, data, shape = keys
-    if keys == _ADJACENCY_KEYS and shape not in arrays and indptr in arrays:
-        arrays = {**arrays, shape: np.full(2, arrays[indptr].size - 1)}
+    if keys == _ADJACENCY_KEYS and keys[0] in arrays:
+        arrays = {keys[3]: np.full(2, arrays[keys[0]].size - 1), **arrays}
     if missing := [key for key in keys if key not in arrays]:
         raise InputError(f"{path}: a sparse matrix needs {', '.join(keys)}; add what is missing: {', '.join(missing)}")
     indptr, indices, data, shape = (arrays[key] for key in keys)

@@ -88,6 +88,7 @@ def split_source_name(source: str, allowed: dict[str, Callable]) -> tuple[str, d
                 raise ValueError("empty")
             options[key] = allowed[key](text)
         except ValueError:
-            kind = {int: "a whole number", float: "a number"}.get(allowed[key], "a non-empty text")
+            kinds = {int: "a whole number", float: "a number", str: "a non-empty text"}
+            kind = next(words for parse, words in kinds.items() if parse is allowed[key])
             raise InputError(f"{source!r}: {key}={text!r} is wrong; it must be {kind}") from None
     return name, options

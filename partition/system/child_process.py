@@ -111,8 +111,7 @@ def read_in_child(
     with temporary_space():
         messages = tempfile.TemporaryFile()
     with messages as said:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": said}
-        child = subprocess.Popen(line, env=environment(), **streams)
+        child = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=environment())
         try:
             what = "it"
             while record := _read_record(child.stdout):
@@ -164,7 +163,7 @@ def serve(parent: str, records: Iterable[tuple[dict, dict[str, np.ndarray]]]) ->
     die_with_parent(int(parent))
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get into the pipe
-    last = {"end": True}
+    last: dict = {"end": True}
     try:
         for header, arrays in records:
             _write_record(stream, {**header, "arrays": list(arrays)}, arrays)
