@@ -24,13 +24,15 @@ from .text_table import text_blocks
 _BANNER, _MARK = b"%%MatrixMarket", b"\xef\xbb\xbf"  # and that of UTF-8, which editors add
 
 
-def from_array(edge_index) -> COOGraph:
+def from_array(edges, name: str = "edge_index") -> COOGraph:
     """Make a COOGraph of an array or tensor of integers, (2, E), sources first."""
-    edges = as_array(edge_index, "edge_index")
-    if edges.ndim != 2 or len(edges) != 2:
+    edges = as_array(edges, name)
+    if edges.ndim != 2 or len(edges) != 2 or (edges.dtype.kind not in "iu" and edges.size):
         hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
-        raise InputError(f"an array of edges has shape {edges.shape}; it must be (2, E), sources first{hint}")
-    return from_pair(edges[0], edges[1], "edge_index")
+        raise InputError(
+            f"{name} is {edges.dtype} of shape {edges.shape}; it must be whole numbers of shape (2, E), sources first{hint}"
+        )
+    return from_pair(edges[0], edges[1], name)
 
 
 def from_pair(src, dst, name: str = "(src, dst)") -> COOGraph:

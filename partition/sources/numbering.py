@@ -189,7 +189,10 @@ def _as_they_are(
             compact = f"if the first row of {stating.name} is the row of node 1, give the table a column of ids (id)"
         note = from_one + compact if from_one and coo.num_nodes is None else None
         return replace(coo, num_nodes=stated), note
-    used = None if ids is not None or low < 0 or not len(coo.src) else count_used(coo)
+    used = None
+    if ids is None and low >= 0 and len(coo.src):
+        seen = _seen(coo)  # takes less memory than the ids
+        used = len(used_ids(coo)) if seen is None else int(np.count_nonzero(seen))
     if used is not None and 2 * used < high + 1:
         note = f"{coo.name}: of the ids up to {high}, {used} are used; nodes are numbered from 0 to {used - 1}, and the ids are kept"
         if _is_plausible(coo, high + 1):
@@ -234,12 +237,6 @@ def used_ids(coo: COOGraph) -> np.ndarray:
     dtype = np.int64 if coo.id_range[1] < 2**63 else np.uint64  # of both, numpy would make floats
     pieces = [np.unique(ends.astype(dtype, copy=False)) for _, *both in coo.slices() for ends in both]
     return np.unique(np.concatenate([np.zeros(0, dtype), *pieces]))
-
-
-def count_used(coo: COOGraph) -> int:
-    """Return how many ids edges name."""
-    seen = _seen(coo)
-    return len(used_ids(coo)) if seen is None else int(np.count_nonzero(seen))
 
 
 def _seen(coo: COOGraph) -> np.ndarray | None:

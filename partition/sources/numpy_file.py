@@ -19,7 +19,7 @@ from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked_size, reading
 
 from .coo import COOGraph
-from .matrices import checked_matrix, from_scipy
+from .matrices import checked_matrix, from_array, from_scipy
 from .node_data import NodeColumns, as_classes, as_names, class_note, unlabelled
 
 _EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
@@ -45,8 +45,11 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     archive = _read_archive(path, (*_GRAPH_KEYS, *_NODE_KEYS), keys or {})
     arrays = archive.arrays
     if "edge_index" in arrays:
-        src, dst = _ends(path, arrays["edge_index"], name=archive.read_as.get("edge_index"))
-        coo = COOGraph(src, dst)
+        edges, name = arrays["edge_index"], archive.read_as.get("edge_index")
+        is_pairs = name is not None and edges.ndim == 2 and edges.shape[1] == 2  # under another name than ours
+        if is_pairs and (len(edges) != 2 or name in _SYNONYMS["edge_index"]):
+            edges = np.ascontiguousarray(edges.T)
+        coo = from_array(edges, f"{path}: edge_index")
     elif {*archive.keys} >= {"format", "shape", "data"}:
         coo = from_scipy(_scipy_matrix(path), path.name)
         archive = replace(archive, left_out=())
@@ -95,7 +98,7 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
 
 def read_npy(path: Path) -> COOGraph:
     """Read a graph from a ``.npy`` file that holds its ``edge_index``, whole numbers of shape (2, E)."""
-    return COOGraph(*_ends(path, _array(path)), name=path.name)
+    return replace(from_array(_array(path), f"{path}: edge_index"), name=path.name)
 
 
 def read_npy_node_data(path: Path) -> NodeColumns:
@@ -126,19 +129,6 @@ def _array(path: Path) -> np.ndarray:
         raise
     except ValueError as error:
         raise InputError(f"{path} is not a .npy array, or is damaged ({first_line(error)}); write it again") from error
-
-
-def _ends(path: Path, edges: np.ndarray, name: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return sources and destinations; under another ``name`` than ours, the array may be a list of pairs, (E, 2)."""
-    is_pairs = name is not None and edges.ndim == 2 and edges.shape[1] == 2
-    if is_pairs and (len(edges) != 2 or name in _SYNONYMS["edge_index"]):
-        edges = np.ascontiguousarray(edges.T)
-    if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
-        hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
-        raise InputError(
-            f"{path}: edge_index is {edges.dtype} of shape {edges.shape}; it must be whole numbers of shape (2, E){hint}"
-        )
-    return edges[0], edges[1]
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,10 @@ def after_imports(handler):
 
     def handle(number, frame):
         nonlocal since
-        if _imports(frame):
+        outer = frame
+        while outer is not None and not outer.f_code.co_filename.startswith("<frozen importlib"):
+            outer = outer.f_back
+        if outer is not None:
             since = since or time.monotonic()
             if time.monotonic() - since < _LONGEST_IMPORT_S:
                 again = threading.Timer(_RETRY_S, os.kill, (os.getpid(), number))
@@ -104,12 +107,6 @@ def after_imports(handler):
         handler(number, frame)
 
     return handle
-
-
-def _imports(frame) -> bool:
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    return frame is not None
 
 
 def leave_when_interrupted(message: str) -> bool:
