@@ -203,9 +203,7 @@ def _part_weights(text: str) -> list[float]:
         try:
             words = regular_file(text).read_text().replace(",", " ").split()
         except (OSError, ValueError):  # InputError is a ValueError, too
-            raise InputError(
-                f"--target-weights: {text!r} is not a readable file of numbers, nor numbers; give one number per part, or such a file"
-            ) from None
+            raise InputError(f"--target-weights: {text!r} is not a readable file of numbers, nor numbers") from None
     return [_number(f"--target-weights {text}", word) for word in words]
 
 

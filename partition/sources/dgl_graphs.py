@@ -33,10 +33,7 @@ def from_dgl(graph, name: str = "DGLGraph") -> COOGraph:
     if graph.is_block:
         raise InputError(f"{name}: a DGL block is not a whole graph; load the graph that it was sampled from")
     if not graph.is_homogeneous:
-        raise InputError(
-            f"{name} has node types {graph.ntypes} and edge types {graph.etypes}; only homogeneous graphs can be "
-            "loaded: convert it with dgl.to_homogeneous first"
-        )
+        raise InputError(f"{name} has types {graph.ntypes}, {graph.etypes}; convert it with dgl.to_homogeneous first")
     any_format = graph.formats(["coo", "csr", "csc"])  # a graph that allows only CSC cannot list its edges by id
     src, dst = (as_array(ids, f"{name}: the node ids") for ids in any_format.edges(order="eid"))
     data, left_out = {}, []
@@ -66,9 +63,7 @@ def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     except (InputError, MemoryError):
         raise
     except Exception as error:  # a damaged file can raise anything
-        raise InputError(
-            f"{path} was not written by dgl.save_graphs, or is damaged ({first_line(error)}); save the graph again"
-        ) from error
+        raise InputError(f"{path} was not written by dgl.save_graphs, or is damaged ({first_line(error)})") from error
     left_out = [*coo.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
     data = {f"node/{key}": value for key, value in coo.node_data.items()}
     data |= {f"edge/{key}": value for key, value in coo.edge_data.items()}

@@ -132,9 +132,7 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
         elif not parses(float, cell):
             left_out.append(f"edge data {name} ({'text' if cell else 'its first value is missing'})")
         elif name in extra:
-            raise InputError(
-                f"{table.path}, line {table.header_line}: several columns are called {name!r}; give each its own name"
-            )
+            raise InputError(f"{table.path}, line {table.header_line}: two columns are called {name!r}; rename one")
         else:
             extra[name] = column
     return [*src, *dst], extra, tuple(left_out)

@@ -29,9 +29,7 @@ def from_array(edges, name: str = "edge_index") -> COOGraph:
     edges = as_array(edges, name)
     if edges.ndim != 2 or len(edges) != 2 or (edges.dtype.kind not in "iu" and edges.size):
         hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
-        raise InputError(
-            f"{name} is {edges.dtype} of shape {edges.shape}; it must be whole numbers of shape (2, E), sources first{hint}"
-        )
+        raise InputError(f"{name} is {edges.dtype} {edges.shape}; it must be whole numbers (2, E), sources first{hint}")
     return from_pair(edges[0], edges[1], name)
 
 
@@ -88,9 +86,7 @@ def read_matrix_market(path: Path) -> COOGraph:
         except InputError:
             raise
         except (ValueError, TypeError, OverflowError) as error:
-            raise InputError(
-                f"{path} is not a Matrix Market file that scipy reads ({first_line(error)}); write it with scipy.io.mmwrite"
-            ) from error
+            raise InputError(f"{path} is no Matrix Market file that scipy reads ({first_line(error)})") from error
     return from_scipy(scipy.sparse.coo_array(matrix), path.name)
 
 
@@ -115,9 +111,7 @@ def records(path: Path, wanted: str | None) -> Iterator[tuple[dict, dict[str, np
     except MemoryError:
         raise
     except Exception as error:  # a damaged file can raise anything, and version 7.3 NotImplementedError
-        raise InputError(
-            f"{path} is not a MATLAB file up to version 7, or is damaged ({first_line(error)}); save it with -v7"
-        ) from error
+        raise InputError(f"{path} is no MATLAB file up to version 7 ({first_line(error)}); save it with -v7") from error
     for name, value in list(values.items()):  # the struct of a collection: Problem.A
         if value.dtype.names and value.size == 1:
             values |= {f"{name}.{key}": value.flat[0][key] for key in value.dtype.names}

@@ -66,9 +66,7 @@ def read_metis(path: Path) -> COOGraph:
     outside = (dst < 0) | (dst >= n)
     if outside.any():
         at = int(outside.argmax())
-        raise InputError(
-            f"{path}: node {src[at] + 1} lists {dst[at] + 1}, which is outside 1..{n}; correct this line, or the header"
-        )
+        raise InputError(f"{path}: node {src[at] + 1} lists {dst[at] + 1}, which is outside 1..{n}; correct the line")
     _check_edges(path, src, dst, n, m)
     left_out = (f"node sizes of {path.name} (used by METIS only)",) if has_size else ()
     return COOGraph(src, dst.astype(dtype), n, node_data, edge_data, path.name, left_out=left_out)
@@ -93,9 +91,7 @@ def _all_numbers(path: Path, header_line: int) -> tuple[np.ndarray, np.ndarray]:
             pieces.append(_numbers(text))
         except ValueError:
             number, line = first_bad_line(numbered or list(enumerate(text.split("\n"), first_line)), _numbers)
-            raise InputError(
-                f"{path}, line {number}: {line.strip()[:SHOWN]!r} must hold only whole numbers below 2**63 - 1; correct it"
-            ) from None
+            raise InputError(f"{path}, line {number}: {line[:SHOWN]!r} must be whole numbers below 2**63 - 1") from None
     numbers, counts = zip(*pieces)
     return np.concatenate(numbers), np.concatenate(counts)
 
@@ -124,10 +120,7 @@ def _numbers(lines: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _check_edges(path: Path, src: np.ndarray, dst: np.ndarray, n: int, m: int) -> None:
     if len(src) != 2 * m:
-        raise InputError(
-            f"{path}: {len(src)} neighbours are listed, but the header's {m} edges need {2 * m}; correct the header or fetch the "
-            "file again"
-        )
+        raise InputError(f"{path}: {len(src)} neighbours are listed; the header's {m} edges need {2 * m}: correct it")
     loops = src == dst
     if loops.any():
         raise InputError(
@@ -138,6 +131,4 @@ def _check_edges(path: Path, src: np.ndarray, dst: np.ndarray, n: int, m: int) -
     if not np.array_equal(forward, backward):
         at = (forward != backward).argmax()
         one, other = divmod(int(min(forward[at], backward[at])), n)
-        raise InputError(
-            f"{path}: nodes {one + 1} and {other + 1} do not both list each other; write the edge on the lines of both"
-        )
+        raise InputError(f"{path}: nodes {one + 1} and {other + 1} do not both list each other; add what is missing")

@@ -35,9 +35,7 @@ def read_networkx_file(path: Path) -> COOGraph:
     except (InputError, MemoryError):
         raise
     except Exception as error:  # parsers of XML and JSON, and plain exceptions of networkx
-        raise InputError(
-            f"{path} cannot be read as {kind} by networkx ({first_line(error)}); write it with networkx, or as an edge list"
-        ) from error
+        raise InputError(f"{path} cannot be read as {kind} by networkx ({first_line(error)}); correct it") from error
     if all(isinstance(node, str) and node.isascii() and node.isdecimal() and str(int(node)) == node for node in graph):
         graph = networkx.relabel_nodes(graph, int)  # files of XML hold text alone
     return from_networkx(graph, path.name)
@@ -114,15 +112,11 @@ def _columns(rows: list[dict], what: str, names: list) -> tuple[dict[str, np.nda
             continue
         for row, name in zip(rows, names):
             if key not in row or not _is_numeric(row[key]):
-                raise InputError(
-                    f"{what} {name!r} has no number for {key!r}, but others have; set it for all or for none"
-                )
+                raise InputError(f"{what} {name!r} has no number for {key!r}, which others have; set it for all")
         try:
             columns[str(key)] = as_float32_if_exact(np.array([row[key] for row in rows]))
         except (TypeError, ValueError, OverflowError):
-            raise InputError(
-                f"{what} data {key!r} differ in length or type; make them rows of numbers of the same length"
-            ) from None
+            raise InputError(f"{what} data {key!r} differ in length or type; make them alike") from None
     return columns, others
 
 
@@ -179,9 +173,7 @@ def _pajek(networkx, path: Path):
     rows = [labels.get(number, []) for number in range(1, count + 1)]
     names = [(row or [""])[0] or str(number) for number, row in enumerate(rows, 1)]
     if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise InputError(
-            f"{path}: several vertices are called {twice[0]!r:.80}; change their labels, or remove all labels"
-        )
+        raise InputError(f"{path}: several vertices are called {twice[0]!r:.80}; change their labels, or remove all")
     graph = networkx.MultiDiGraph()
     graph.add_nodes_from((name, _FURTHER if row[1:] else {}) for name, row in zip(names, rows))
     has_weights, has_relations = any(rest for *_, rest, _ in lines), len({relation for *_, relation in lines}) > 1

@@ -90,10 +90,7 @@ def _check_no_leak(columns: NodeColumns, label: np.ndarray) -> None:
         return
     for key, column in columns.features.items():
         if column.shape[1] == 1 and np.array_equal(column[known, 0], label[known]):
-            raise InputError(
-                f"{columns.name}: column {key!r} equals the labels, so it cannot be a feature; leave it out with skip "
-                f"(--skip {quoted(key)})"
-            )
+            raise InputError(f"{columns.name}: column {key!r} equals the labels; leave it out: --skip {quoted(key)}")
 
 
 def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
@@ -251,10 +248,7 @@ def _roles(table: TextTable, options: SourceOptions) -> _Roles:
         if not is_named(name) or None in _row_numbers(table, cell):
             left_out[i] = "text" if is_named(name) else "no name"
             if wanted:
-                raise InputError(
-                    f"{table.path}: column {name!r} holds {cell!r}; features must be numbers: encode the column as numbers, or "
-                    "leave it out of features (--features)"
-                )
+                raise InputError(f"{table.path}: column {name!r} holds {cell!r}; features (--features) must be numbers")
     features = [i for i in others if i not in left_out]
     return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, left_out)
 

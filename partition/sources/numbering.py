@@ -119,16 +119,11 @@ def _with_names(
 ) -> COOGraph:
     """Number named nodes as the first table lists them, or as the source does."""
     if ids in ("as-they-are", "compact"):
-        raise InputError(
-            f"{coo.name}: its nodes have names, such as {names[0]!s:.40}, so ids cannot be {ids!r}; leave "
-            "ids (--ids) out"
-        )
+        raise InputError(f"{coo.name}: nodes have names, such as {names[0]!s:.40}, so ids (--ids) cannot be {ids!r}")
     if coo.num_nodes is not None:  # the source lists its nodes
         return coo
     if num_nodes is not None:
-        raise InputError(
-            f"num_nodes is {num_nodes}, though nodes have names; leave it out, or list all in a table of nodes"
-        )
+        raise InputError(f"num_nodes is {num_nodes}, though nodes have names; leave it out, or list all in a table")
     _check_none_by_place(by_place)
     if not tables:
         return replace(coo, num_nodes=len(names))
@@ -211,9 +206,7 @@ def _compacted(coo: COOGraph) -> COOGraph:
         raise InputError(f"{coo.name} states {coo.num_nodes} nodes, but names node {used[-1]}; correct one of them")
     for key, value in coo.node_data.items():
         if value.ndim and len(value) <= used[-1]:
-            raise InputError(
-                f"{coo.name}: node data {key!r} ends at node {len(value) - 1}, but an edge names node {used[-1]}; add its row"
-            )
+            raise InputError(f"{coo.name}: node data {key!r} ends at node {len(value) - 1}, edges at node {used[-1]}")
     node_data = {key: value[used] if value.ndim else value for key, value in coo.node_data.items()}
     coo = _renumbered(coo, used, np.arange(len(used)))
     return replace(coo, node_data=node_data, node_names=used, num_nodes=len(used))

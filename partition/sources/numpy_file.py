@@ -65,9 +65,7 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     edge_data = {key.removeprefix(_EDGE_DATA): value for key, value in arrays.items() if key.startswith(_EDGE_DATA)}
     for key, value in edge_data.items():
         if value.shape[:1] != coo.src.shape:
-            raise InputError(
-                f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(coo.src)}"
-            )
+            raise InputError(f"{path}: {_EDGE_DATA}{key} is {value.shape}; its first dimension must be {len(coo.src)}")
     notes = columns.notes
     if "edge_index" in archive.read_as and "directed" not in arrays:
         notes += (f"{path.name}: an edge from u to v is one direction; for both, choose undirected (--undirected)",)
@@ -265,7 +263,5 @@ def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):
         sparse = scipy.sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
         sparse.check_format(full_check=True)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(
-            f"{path}: {', '.join(keys)} are not a valid CSR matrix ({first_line(error)}); write them again"
-        ) from error
+        raise InputError(f"{path}: {', '.join(keys)} are not a valid CSR matrix ({first_line(error)})") from error
     return sparse

@@ -35,9 +35,7 @@ def ogb_dataset(source: str) -> COOGraph:
     folder = root / name.replace("-", "_")
     release = folder / f"RELEASE_v{meta['version']}.txt"
     if folder.is_dir() and not release.exists():
-        raise InputError(
-            f"{source!r}: {folder} lacks {release.name}, so it is an old or incomplete copy; remove it to download the data set again"
-        )
+        raise InputError(f"{source!r}: {folder} lacks {release.name}, so it is old or incomplete; remove it")
     try:
         with _without_questions():
             if not folder.is_dir():

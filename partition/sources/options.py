@@ -36,9 +36,7 @@ class SourceOptions:
         if self.label is not None and not isinstance(self.label, str):
             raise InputError(f"label is {self.label!r}; it must be the name of a column")
         if twice := {self.label, *features}.intersection(skip):
-            raise InputError(
-                f"skip (--skip) names {twice.pop()!r}, which is to be read, too; leave it out of one of them"
-            )
+            raise InputError(f"skip (--skip) names {twice.pop()!r}, which is to be read, too; name it once")
         keys = {} if self.keys is None else self.keys
         if not (isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())):
             raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")

@@ -47,9 +47,7 @@ def text_blocks(path: Path) -> Iterator[tuple[int, str]]:
             chunk = _with_line_feeds(rest + chunk)
             cut = chunk.rfind(b"\n") + 1
             if cut == 0 and len(chunk) > _LONGEST_LINE_BYTES:
-                raise InputError(
-                    f"{path}, line {line}: over {_LONGEST_LINE_BYTES} bytes without an end of line; is it a text file?"
-                )
+                raise InputError(f"{path}, line {line}: {len(chunk)} bytes without an end of line; is it a text file?")
             rest = chunk[cut:]
             if cut:
                 yield line, _decoded(path, chunk[:cut], line)
@@ -72,9 +70,7 @@ def _decoded(path: Path, block: bytes, line: int) -> str:
             return block.decode("utf-8-sig" if line == 1 else "utf-8")
         except UnicodeDecodeError:
             pass
-    raise InputError(
-        f"{path} is not UTF-8 text (near line {line}); convert it, or give it the suffix of its real format"
-    )
+    raise InputError(f"{path} is not UTF-8 text (near line {line}); convert it, or give it the suffix of its format")
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -121,10 +121,7 @@ def read_in_child(
                 if "error" in header:
                     raise InputError(header["error"])
                 if "memory" in header:
-                    raise InputError(
-                        f"{path}: reading {what} needs more memory than its size suggests, so the file may be "
-                        "damaged; write it again"
-                    )
+                    raise InputError(f"{path}: reading {what} needs more memory than its size suggests; is it damaged?")
                 what = header.get("reading", what)
                 yield header, arrays
             code = child.wait()

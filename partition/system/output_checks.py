@@ -147,10 +147,7 @@ def _check_kind(folder: Path, kind: Kind, foreign: bool) -> None:
         but = "" if is_there else f", but it holds {names[0]!r}"
         raise InputError(f"{folder} does not hold {kind.name} made by dgl-gt: {why}{but}, {refused}")
     if not foreign and (name := _foreign_entry(folder, kind)) is not None:
-        raise InputError(
-            f"{folder} holds {name!r} besides {kind.name}, so --force will not replace it; move that away, or "
-            "choose another directory"
-        )
+        raise InputError(f"{folder} holds {name!r} besides {kind.name}, so --force will not replace it; move that away")
 
 
 def _is_ours(record: Path, kind: Kind) -> bool:
