@@ -47,10 +47,7 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     table = open_table(path, _fit, lambda words: all(_known_ends(words)))
     first, line = table.header or table.first_row, table.header_line or table.first_line
     if first and table.width < 2:
-        raise InputError(
-            f"{path}, line {line}: {first[0][:SHOWN]!r} is one column; put a comma, a semicolon, a tab or a space between "
-            "source and destination, and begin a line of counts or a title with #"
-        )
+        raise InputError(f"{path}, line {line}: {first[0][:SHOWN]!r} is one column; put a comma or tab between ends")
     if ids == "names" or (ids is None and _begins_with_text(table)):
         coo = _read_names(table)
         if ids is None and (names := coo.node_names) is not None:

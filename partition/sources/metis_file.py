@@ -123,10 +123,7 @@ def _check_edges(path: Path, src: np.ndarray, dst: np.ndarray, n: int, m: int) -
         raise InputError(f"{path}: {len(src)} neighbours are listed; the header's {m} edges need {2 * m}: correct it")
     loops = src == dst
     if loops.any():
-        raise InputError(
-            f"{path}: node {src[loops.argmax()] + 1} lists itself, but the format has no self-loops; remove it, and add "
-            "self-loops with self_loops (--self-loops)"
-        )
+        raise InputError(f"{path}: node {src[loops.argmax()] + 1} lists itself; use self_loops (--self-loops) for that")
     forward, backward = np.sort(src.astype(np.int64) * n + dst), np.sort(dst * n + src)
     if not np.array_equal(forward, backward):
         at = (forward != backward).argmax()

@@ -122,10 +122,7 @@ def _coo_graph(source: str, graph: dict, label: np.ndarray, split: dict) -> COOG
         node_data[key] = np.zeros(num_nodes, bool)
         ids = np.asarray(split[part])
         if len(ids) and not 0 <= ids.min() <= ids.max() < num_nodes:
-            raise InputError(
-                f"{source!r}: its {part} split names a node outside 0..{num_nodes - 1}, so this copy is damaged; remove "
-                "it to download the data set again"
-            )
+            raise InputError(f"{source!r}: its {part} split names a node outside 0..{num_nodes - 1}; it is damaged")
         node_data[key][ids] = True
     src, dst = np.asarray(graph["edge_index"])
     return COOGraph(src, dst, num_nodes, node_data, edge_data, source)
