@@ -47,7 +47,9 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     table = open_table(path, _fit, lambda words: all(_known_ends(words)))
     first, line = table.header or table.first_row, table.header_line or table.first_line
     if first and table.width < 2:
-        raise InputError(f"{path}, line {line}: {first[0][:SHOWN]!r} is one column; put a comma or tab between ends")
+        raise InputError(
+            f"{path}, line {line}: {first[0][:SHOWN]!r} is one column; put a tab between ends, or # before it"
+        )
     if ids == "names" or (ids is None and _begins_with_text(table)):
         coo = _read_names(table)
         if ids is None and (names := coo.node_names) is not None:
@@ -210,14 +212,16 @@ class _Parser:
         self.converters = None if names is None else dict.fromkeys(ends, lambda cell: _number_of(cell, names))
 
     def __call__(self, lines: str) -> np.ndarray:
-        if '"' in lines:
-            self.table.cells(lines)  # raises where a quote goes on in the next line
-            if self.table.delimiter is not None:
-                lines = re.sub(_LATE_QUOTE % self.table.delimiter, r"\1\2", lines)
+        if self.table.delimiter is not None and ' "' in lines:
+            lines = re.sub(_LATE_QUOTE % self.table.delimiter, r"\1\2", lines)
         try:
             rows = self._rows(lines, self.kinds)
         except ValueError:
             rows = self._with_decimals(lines)
+        if '"' in lines:
+            if len(rows) <= lines.count("\n"):
+                raise ValueError("a quote goes on in the next line")
+            self.table.cells(lines[lines.rfind("\n") + 1 :])  # raises where the last quote is open
         src, dst = (rows[f"f{column}"] for column in self.ends)
         if min(src.min(), dst.min()) < 0:
             raise ValueError("negative node id")
