@@ -202,7 +202,9 @@ def as_array(values, what: str) -> np.ndarray:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = getattr(values, "dtype", type(values).__name__)
-        raise InputError(f"{what} cannot become a numpy array from {kind} ({first_line(error)})") from None
+        raise InputError(
+            f"{what} cannot become a numpy array from {kind} ({first_line(error)}); try .float()"
+        ) from None
 
 
 def named_arrays(data, what: str) -> dict[str, np.ndarray]:
