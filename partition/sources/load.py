@@ -141,7 +141,7 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
         if is_file and is_stated and not opened.node_data:  # no column supports it
             check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
         if options.num_nodes is not None and opened.num_nodes not in (None, options.num_nodes):
-            raise InputError(f"{opened.name} has {opened.num_nodes} nodes; num_nodes {options.num_nodes} is wrong")
+            raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not num_nodes = {options.num_nodes}")
         opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
         opened = with_columns(opened, columns)
     except MemoryError as error:

@@ -75,7 +75,7 @@ def test_home_directory(tmp_path, monkeypatch):
     "options, word",
     [
         ({"num_nodes": 0}, "num_nodes is 0"),
-        ({"num_nodes": 3}, "2 nodes, not 3; leave num_nodes out"),
+        ({"num_nodes": 3}, "2 nodes, not num_nodes = 3"),
         ({"num_nodes": 2.0}, "num_nodes is 2.0"),
         ({"undirected": scipy.sparse.eye_array(2)}, "shape (2, 2)>; it must be True or False"),
         ({"self_loops": np.zeros(2)}, "self_loops is array([0., 0.]); it must be True or False"),
