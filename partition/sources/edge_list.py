@@ -30,19 +30,10 @@ _FEWEST_COUNTED = 2  # edges that a line of counts must announce, to be told fro
 
 
 def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
-    """Read a file of one edge per line, source first.
+    """Read a file of one edge per line, source first, as docs/cli.md describes it.
 
-    Lines that start with ``#`` or ``%`` are comments. Columns are separated by commas, semicolons, tabs or spaces, and
-    every line has as many as the first. If the first line has no number, or if a comment before it names both ends, it
-    is a header, which names the source (``src``, ``source``, ``from``, ``src_id``, ...) and the destination (``dst``,
-    ``destination``, ``target``, ``to``, ``to_node``, ...) once each; with two columns, other names are allowed.
-    Without a header, and where neither of two columns has such a name, the source comes first. Other columns of
-    numbers become edge data: int64 if all are whole numbers, else float32 if it holds every number exactly, else
-    float64. Columns of text and columns without a name are left out and listed in ``left_out``.
-
-    Node ids are whole numbers, also 1.0 and 1e+05. They are names, numbered as they appear, if ``ids`` is ``"names"``,
-    or by default if the first row holds text or a number such as 007. Then a first line without known names is a header
-    only if its words are nowhere else in the file, unlike those of most lines.
+    Where ids are names, they are numbered as they appear, and a first line without known names is a header only if its
+    words are nowhere else in the file, unlike those of most lines.
     """
     table = open_table(path, _fit, lambda words: all(_known_ends(words)))
     first, line = table.header or table.first_row, table.header_line or table.first_line

@@ -20,11 +20,9 @@ _HEADER = re.compile(r"(\d{1,18})\s+(\d{1,18})(?:\s+([01]{1,3})(?:\s+(\d{1,18}))
 def read_metis(path: Path) -> COOGraph:
     """Read an undirected graph in the format of METIS (section 4.1.1 of its manual).
 
-    The header is ``n m [fmt [ncon]]``. Then line i lists the neighbours of node i; nodes count from 1. Both nodes of an
-    edge list each other. An empty line is a node without edges, and lines that start with ``%`` are comments. Node
-    weights become node data ``weight``, int64 (N,), or (N, ncon) if there are several for each node, and edge weights
-    edge data ``weight``, int64. Node sizes are left out and listed in ``left_out``.
-    Edge ids follow the order in the file; each edge goes from the line's node to its neighbour.
+    Node weights become node data ``weight``, int64 (N,), or (N, ncon) if there are several for each node, and edge
+    weights edge data ``weight``, int64. Node sizes are left out. Edge ids follow the order in the file; each edge goes
+    from the line's node to its neighbour.
     """
     is_data = (each for each in numbered_lines(path) if each[1].strip() and not _is_comment(each[1]))
     number, line = next(is_data, (0, ""))

@@ -154,14 +154,9 @@ class _Roles:
 
 
 def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
-    """Read a file of one node per line below a header that names the columns.
+    """Read a file of one node per line below a header that names the columns, as docs/cli.md describes it.
 
-    ``node``, ``id``, ``node_id`` or ``nodeid`` is the node of each row, a whole number or a name; without it rows are
-    in node order. ``label``, ``labels``, ``y``, ``class`` or ``target`` is the label, a whole number or a name, empty
-    for an unlabelled node; ``options`` may name another column. ``train_mask``, ``val_mask`` and ``test_mask`` are 0
-    and 1, or true and false. Other columns become the columns of ``feat``, float32 (N, F), in the same order: numbers,
-    true and false, or lists of numbers in quotes; columns of text are left out. ``options`` may name the features, or
-    columns to skip.
+    ``options`` may name the label, the features, or columns to skip.
     """
     table = open_table(path, _fit, lambda words: _fit([words]) > 0)
     if table.header is None or not table.first_row:

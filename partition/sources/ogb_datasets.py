@@ -23,10 +23,8 @@ _INSTALL = "pip install ogb"
 def ogb_dataset(source: str) -> COOGraph:
     """Load ``ogb:NAME?root=DIR``; NAME is, for example, ``ogbn-arxiv``, and DIR (default ``dataset``) is ogb's root.
 
-    If the data set is not in DIR, ogb downloads it, up to 1 GiB. Edges are directed as in ogb. ``node_feat`` becomes
-    ``feat``, the splits become masks, labels become int64 with -1 for unlabelled nodes, and ogb's other node and edge
-    arrays keep their names. The files in ``processed/`` are pickles and are never read; the raw files hold the same
-    data.
+    If the data set is not in DIR, ogb downloads it, up to 1 GiB. Edges are directed as in ogb, and arrays keep ogb's
+    names. The files in ``processed/`` are pickles and are never read; the raw files hold the same data.
     """
     name, options = split_source_name(source, {"root": str})
     root = Path(options.get("root", "dataset")).expanduser()
