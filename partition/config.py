@@ -83,5 +83,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
         profile.check_ranks(self.parts)
         for name, value in (("target_weights (--target-weights)", self.target_weights), ("owner", self.owner)):
             if value is not None:
-                raise InputError(f"{name} and profile {profile.name} both say how large parts are; leave one out")
+                raise InputError(
+                    f"{name} and a profile ({profile.name}) are given, and both say how large parts are; leave one out"
+                )
         return profile.unequal_weights()
