@@ -3,7 +3,7 @@
 import os
 import sys
 
-from dgl_gt.partition.system.command_entry import enter
+from dgl_gt.partition.system.signals import enter
 
 
 def main() -> int:

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from dataclasses import fields
 from functools import partial
 
 from dgl_gt.partition.figures.costs import read_costs
 from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.partition.sources.options import IDS
+from dgl_gt.partition.sources.text_table import parses
+from dgl_gt.partition.system.units import parse_size
+from dgl_gt.partition.system.user_files import regular_file
 
 from .config import CUTS, PartitionConfig
-from .option_texts import (
-    FILL,
-    FILL_HELP,
-    column_names,
-    imbalance,
-    key_names,
-    part_weights,
-    self_loop_fill,
-    size_in_bytes,
-)
+from .errors import InputError
 
 READING = ("num_nodes", "node_data", "ids", "label", "features", "skip", "keys")
-_FROM_TEXT = {  # read after argparse, which would print all options beside what is wrong
-    "max_imbalance": imbalance,
-    "target_weights": part_weights,
-    "costs": read_costs,
-    "features": partial(column_names, "--features"),
-    "skip": partial(column_names, "--skip"),
-    "keys": key_names,
-}
+FILL = "X|mean|zero"  # the form of --self-loop-fill
+FILL_HELP = (
+    "edge data of the self-loops that are added: a number, the mean over the node's in-edges, or zero; or one for each edge "
+    "data, as in weight=mean,type=0"
+)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -172,6 +164,81 @@ def settings(args) -> dict:
 def reading(args) -> dict:
     """Arguments of :func:`dgl_gt.partition.load_graph` that say how the source is read: the options that are given."""
     return _given(args, READING)
+
+
+# ---- values of options, read from their texts
+
+
+def size_in_bytes(text: str) -> int:
+    """Convert an option's text, such as 4GiB, to bytes."""
+    try:
+        return parse_size(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def self_loop_fill(text: str):
+    """Convert the text of --self-loop-fill to a number or a word, or to a dict of these by edge data."""
+    if "=" in text:
+        return {name: self_loop_fill(value) for name, value in _pairs("--self-loop-fill", text).items()}
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    return text  # refused by its name where it means nothing
+
+
+def _imbalance(text: str):
+    """Convert the text of --max-imbalance to a number, or to a dict of numbers by kind."""
+    if "=" not in text:
+        return _number("--max-imbalance", text)
+    return {name: _number("--max-imbalance", value) for name, value in _pairs("--max-imbalance", text).items()}
+
+
+def _part_weights(text: str) -> list[float]:
+    """Read the numbers of --target-weights from its text or from the file that it names."""
+    words = text.replace(",", " ").split()
+    if not all(parses(float, word) for word in words):
+        try:
+            words = regular_file(text).read_text().replace(",", " ").split()
+        except (OSError, ValueError):  # InputError is a ValueError, too
+            raise InputError(f"--target-weights: {text!r} is not a readable file of numbers, nor numbers") from None
+    return [_number(f"--target-weights {text}", word) for word in words]
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{option}: {text.strip()!r} is not a number; write numbers, such as 1.5") from None
+
+
+def _column_names(option: str, text: str) -> list[str]:
+    """Convert the text of --features or --skip to names of columns."""
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])] if "\n" not in text else []
+    if not all(names) or not names:
+        raise InputError(f"{option} is {text!r}; write names of columns with commas between them, none of them empty")
+    return names
+
+
+def _pairs(option: str, text: str) -> dict[str, str]:
+    """Convert a text such as ``a=1,b=2`` to a dict."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if not all(found) or not all(found.values()) or len(found) < len(pairs):
+        raise InputError(f"{option} {text!r} must hold NAME=VALUE, with commas between pairs, each NAME once")
+    return found
+
+
+_FROM_TEXT = {  # read after argparse, which would print all options beside what is wrong
+    "max_imbalance": _imbalance,
+    "target_weights": _part_weights,
+    "costs": read_costs,
+    "features": partial(_column_names, "--features"),
+    "skip": partial(_column_names, "--skip"),
+    "keys": partial(_pairs, "--keys"),
+}
 
 
 def _given(args, names) -> dict:

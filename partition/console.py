@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import signal
 import sys
 import time
-from contextlib import contextmanager
 
-from dgl_gt.partition.system.command_entry import after_imports, is_rank, print_out
-from dgl_gt.partition.system.signals import SAME_STOP_S, handling_stops
+from dgl_gt.partition.system.signals import is_rank, print_out, raising_when_stopped
 
 from .errors import InputError, printable
 
@@ -26,14 +23,15 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
     A command returns an exit code, or a pair of its result as a JSON value and as text; one of the two is printed.
     """
     args = parser.parse_args(argv)
-    with _cleanups_when_stopped():
+    with raising_when_stopped():
         try:
             outcome = args.command(args)
             if isinstance(outcome, int):
                 return outcome
             result, text = outcome
             lines = [json.dumps(result, allow_nan=False)] if args.json else map(printable, text.split("\n"))
-            return print_out(parser.prog, _encodable("\n".join(lines)))
+            encoding = sys.stdout.encoding or "utf-8"  # \\xe9 stands for a letter that it lacks, as under LC_ALL=C
+            return print_out(parser.prog, "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding))
         except InputError as error:
             print(f"{parser.prog}: error: {_with_option_names(str(error), args)}", file=sys.stderr)
             return 2
@@ -46,29 +44,6 @@ def run(parser: argparse.ArgumentParser, argv=None) -> int:
             if not is_rank():
                 print(f"{parser.prog}: interrupted", file=sys.stderr)
             return 128 + signal.SIGINT
-
-
-@contextmanager
-def _cleanups_when_stopped():
-    """Make SIGINT, SIGTERM and SIGHUP raise, so that incomplete files are removed; a later second one ends the process."""
-    first = None
-
-    def stop(number, _):
-        nonlocal first
-        if first is None:
-            first = time.monotonic()
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        if time.monotonic() - first > SAME_STOP_S:
-            os._exit(128 + number)
-
-    with handling_stops(after_imports(stop)):
-        yield
-
-
-def _encodable(text: str) -> str:
-    """Escape the characters that stdout cannot encode, for example ``\\xe9`` in a name under LC_ALL=C."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _with_option_names(message: str, args: argparse.Namespace) -> str:
@@ -89,15 +64,12 @@ def _with_option_names(message: str, args: argparse.Namespace) -> str:
 
 def with_options_only(message: str) -> str:
     """Leave the option where a message recommends an argument and its option, as in ``num_nodes (--num-nodes)``."""
-    recommended = r"(?<![\w/.-])(\w+)(?:='([\w-]+)')? \((--[a-z-]+)(?: ([\w-]+))?\)"
-    return re.sub(recommended, _only_option, message)
 
+    def only_option(found: re.Match) -> str:
+        name, value, option = found.groups()
+        return option if option == _option(name) + (f" {value}" if value else "") else found[0]
 
-def _only_option(found: re.Match) -> str:
-    name, value, option, option_value = found.groups()
-    if option != _option(name) or value != option_value:
-        return found[0]
-    return option if value is None else f"{option} {value}"
+    return re.sub(r"(?<![\w/.-])(\w+)(?:='([\w-]+)')? \((--[a-z-]+(?: [\w-]+)?)\)", only_option, message)
 
 
 def _option(name: str) -> str:
@@ -125,30 +97,27 @@ class Stages:
             self.close()
             self._stage, self._since = stage, time.monotonic()
         if sys.stderr.isatty():
-            print(f"\r{self._line()}", end="", file=sys.stderr, flush=True)
-
-    def _line(self) -> str:
-        return f"{self._stage:<58} {time.monotonic() - self._since:8.1f} s"
+            self._print(end="")
 
     def close(self) -> None:
         """End the running stage."""
         if self._stage:
-            print(("\r" if sys.stderr.isatty() else "") + self._line(), file=sys.stderr)
+            self._print(end="\n")
         self._stage = None
+
+    def _print(self, end: str) -> None:
+        begin = "\r" if sys.stderr.isatty() else ""
+        line = f"{begin}{self._stage:<58} {time.monotonic() - self._since:8.1f} s"
+        print(line, end=end, file=sys.stderr, flush=True)
 
 
 def print_source_notes(notes, left_out) -> None:
     """Print on stderr what was assumed of the source, a line each, and a line that names what was left out."""
     for note in notes:
         print(f"note: {printable(with_options_only(note))}", file=sys.stderr)
-    print_left_out(left_out)
-
-
-def print_left_out(notes) -> None:
-    """Print one line on stderr that names what the source has but the shards do not."""
-    if notes:
-        more = f" and {len(notes) - _MAX_NAMES} more (--json lists all)" if len(notes) > _MAX_NAMES else ""
-        print(printable(f"left out: {', '.join(notes[:_MAX_NAMES])}{more}"), file=sys.stderr)
+    if left_out:
+        more = f" and {len(left_out) - _MAX_NAMES} more (--json lists all)" if len(left_out) > _MAX_NAMES else ""
+        print(printable(f"left out: {', '.join(left_out[:_MAX_NAMES])}{more}"), file=sys.stderr)
 
 
 def table(header, rows) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 import scipy  # imports its parts at their first use
@@ -160,9 +161,7 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
     """
     src, dst = as_array(src, f"{name}: the sources"), as_array(dst, f"{name}: the destinations")
     if src.ndim != 1 or src.shape != dst.shape:
-        raise InputError(
-            f"{name}: sources {src.shape} and destinations {dst.shape} must be two lists of node ids of the same length"
-        )
+        raise InputError(f"{name}: sources {src.shape} and destinations {dst.shape} must be two lists of one length")
     if len(src) and not (np.issubdtype(src.dtype, np.integer) and np.issubdtype(dst.dtype, np.integer)):
         raise InputError(f"{name}: node ids must be integers, not {src.dtype} and {dst.dtype}")
     if not len(src):  # empty lists become float64 arrays
@@ -204,8 +203,7 @@ def as_array(values, what: str) -> np.ndarray:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = getattr(values, "dtype", type(values).__name__)
         raise InputError(
-            f"{what} cannot become a numpy array from {kind} ({first_line(error)}); convert the values first, for "
-            "example with tensor.float()"
+            f"{what} cannot become a numpy array from {kind} ({first_line(error)}); try .float()"
         ) from None
 
 
@@ -228,10 +226,7 @@ def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: 
         raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
     if smallest < 0 or largest >= num_nodes:
         bad = smallest if smallest < 0 else largest
-        raise InputError(
-            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; fix the edge list, or pass another num_nodes "
-            "(--num-nodes)"
-        )
+        raise InputError(f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct num_nodes (--num-nodes) or it")
     check_fits_memory(f"{name}: a graph of {num_nodes} nodes", 8 * num_nodes)
     return num_nodes
 
@@ -278,33 +273,25 @@ def _check_finite(name: str, kind: str, key: str, value: np.ndarray) -> None:
         release_pages(value)
         if not finite.all():
             row = start + int(np.argwhere(~finite)[0, 0])
-            raise InputError(
-                f"{name}: {kind} data {key!r} has a NaN or infinite value at row {row}; replace such values first"
-            )
+            raise InputError(f"{name}: {kind} data {key!r} has a NaN or infinite value at row {row}; replace it")
 
 
 def _check_labels_and_masks(graph: Graph) -> None:
     masks = {key: graph.node_data[key] for key in SPLIT_MASKS if key in graph.node_data}
     for key, mask in masks.items():
         if mask.dtype != bool or mask.ndim > 2 or 0 in mask.shape[1:]:
-            raise InputError(
-                f"{graph.name}: {key} must be bool of shape (N,) or (N, splits), not {mask.dtype} {mask.shape}"
-            )
+            raise InputError(f"{graph.name}: {key} must be bool (N,) or (N, splits), not {mask.dtype} {mask.shape}")
         if not mask.any(axis=0).all():
             split = f" in split {int(mask.any(axis=0).argmin())}" if mask.ndim == 2 else ""
             raise InputError(f"{graph.name}: {key} selects no node{split}; set one at least, or leave the mask out")
     if len({mask.shape for mask in masks.values()}) > 1:
         shapes = {key: mask.shape for key, mask in masks.items()}
         raise InputError(f"{graph.name}: the masks differ in shape: {shapes}; give each the same splits")
-    keys = list(masks)
-    for i, first in enumerate(keys):
-        for second in keys[i + 1 :]:
-            both = masks[first] & masks[second]
-            if both.any():
-                row = int(np.argwhere(both)[0, 0])
-                raise InputError(
-                    f"{graph.name}: {first} and {second} overlap, first at node {row}; splits must be disjoint"
-                )
+    for first, second in combinations(masks, 2):
+        both = masks[first] & masks[second]
+        if both.any():
+            row = int(np.argwhere(both)[0, 0])
+            raise InputError(f"{graph.name}: {first} and {second} overlap, first at node {row}; make them disjoint")
     label = graph.node_data.get("label")
     if label is None:
         return
@@ -314,8 +301,7 @@ def _check_labels_and_masks(graph: Graph) -> None:
             "; keep other targets as node_data_NAME in an .npz, or in a file NAME.npy of node data (--node-data)"
         )
     if "train_mask" in masks:
-        train = masks["train_mask"]
-        missing = (label < 0)[:, None] & train if train.ndim == 2 else (label < 0) & train
+        missing = masks["train_mask"].reshape(len(label), -1) & (label < 0)[:, None]
         if missing.any():
             row = int(np.argwhere(missing)[0, 0])
             raise InputError(f"{graph.name}: training node {row} has no label; label it, or remove it from train_mask")
@@ -326,9 +312,7 @@ def symmetrised(graph: Graph) -> scipy.sparse.csr_array:
     n, indptr, indices = graph.num_nodes, graph.indptr, graph.indices
     keep = indices != graph.destinations()
     if not keep.all():
-        loops_before = np.concatenate([[0], np.cumsum(~keep)])
-        indptr, indices = indptr - loops_before[indptr], indices[keep]
-        del loops_before
+        indptr, indices = indptr - np.concatenate([[0], np.cumsum(~keep)])[indptr], indices[keep]
     del keep
     one_way = scipy.sparse.csr_array((np.ones(len(indices), bool), indices, indptr), shape=(n, n))
     both = one_way + one_way.T.tocsr()

@@ -29,7 +29,6 @@ from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 from .config import PartitionConfig
 from .memory_bound import (
     METHOD_NAMES,
-    SourceSizes,
     check_disk_space,
     check_memory_bound,
     choose_method,
@@ -152,11 +151,15 @@ def partition(
         method = "metis"
         if memory is not None:
             sizes = measure_source(graph, config)
-            if config.owner is None or config.parts < 1:
+            if config.owner is None:
                 check_parts(sizes.nodes, config.parts)
             peak = peak_memory_bytes()
             reading_bytes = peak - resident_before if peak > peak_before else 0
-            method = _method_within(memory, sizes, config.cut, reading_bytes, progress)
+            method = choose_method(sizes, memory, config.cut, reading_bytes)
+            why = f"within {format_bytes(memory)}: "
+            if method != "metis":
+                why = f"{metis_need(sizes)}, which exceeds {format_bytes(memory)}: vertex cut by "
+            progress(why + METHOD_NAMES[method])
         if method == "streaming":
             graph = open_stream(graph)
             isolated = graph.count_isolated()
@@ -166,7 +169,8 @@ def partition(
         else:
             graph = build_graph(graph, config)
             isolated = graph.count_isolated()
-            graph = _with_extras(graph, config, progress)
+            graph = transformed(graph, **config.transforms, seed=config.seed)
+            graph = add_encodings(graph, config.encodings, seed=config.seed, progress=progress)
             check_disk_space(graph, out, method)
             cuts = _cuts_in_memory(graph, method, config, progress)
         if memory is not None:
@@ -198,12 +202,6 @@ def check_extras(source, config: PartitionConfig) -> None:
     check_weights(source, config.cut_weights, config.node_weights)
 
 
-def _with_extras(graph, config: PartitionConfig, progress):
-    """The graph with expander edges, virtual nodes and encodings."""
-    graph = transformed(graph, **config.transforms, seed=config.seed)
-    return add_encodings(graph, config.encodings, seed=config.seed, progress=progress)
-
-
 def _layout_of_choice(graph, cuts: list, config: PartitionConfig):
     """The layout of the cut to write, and why it was chosen; None where there was one alone."""
     costs, profile = config.costs, config.profile
@@ -232,13 +230,3 @@ def _lowered_to_available(memory: int, progress) -> int:
         return memory
     progress(f"only {format_bytes(available)} of {format_bytes(memory)} are available")
     return available
-
-
-def _method_within(memory: int, sizes: SourceSizes, cut: str | None, reading_bytes: int, progress) -> str:
-    """Return the first method that fits into ``memory`` bytes, after a source that took ``reading_bytes`` to read."""
-    method = choose_method(sizes, memory, cut, reading_bytes)
-    if method == "metis":
-        progress(f"within {format_bytes(memory)}: {METHOD_NAMES[method]}")
-    else:
-        progress(f"{metis_need(sizes)}, which exceeds {format_bytes(memory)}: vertex cut by {METHOD_NAMES[method]}")
-    return method

@@ -53,13 +53,6 @@ MAY_IMPORT = {
         "dgl_gt.partition.shards",
     },
     "dgl_gt.partition.console": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
-    "dgl_gt.partition.tables": {
-        "dgl_gt.partition.console",
-        "dgl_gt.partition.memory_bound",
-        "dgl_gt.partition.system",
-        "dgl_gt.partition.figures",
-        "dgl_gt.partition.shards",
-    },
     "dgl_gt.partition.config": {
         "dgl_gt.partition.errors",
         "dgl_gt.partition.transforms",
@@ -87,10 +80,11 @@ MAY_IMPORT = {
         "dgl_gt.partition.cuts",
         "dgl_gt.partition.shards",
     },
-    "dgl_gt.partition.option_texts": {"dgl_gt.partition.errors", "dgl_gt.partition.system", "dgl_gt.partition.cuts"},
     "dgl_gt.partition.command_options": {
         "dgl_gt.partition.config",
-        "dgl_gt.partition.option_texts",
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.cuts",
         "dgl_gt.partition.figures",
         "dgl_gt.partition.sources",
     },

@@ -9,10 +9,10 @@ import reprlib
 from collections.abc import Iterable
 
 from dgl_gt.model_config import ARCHITECTURES
+from dgl_gt.partition.command_options import size_in_bytes
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import PRESETS
 from dgl_gt.partition.figures.strategies import CHOICES, strategy_for
-from dgl_gt.partition.option_texts import size_in_bytes
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_count

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from dgl_gt.exchange.policy.policy import Policy
 from dgl_gt.partition import console
-from dgl_gt.partition.command_options import READING, add_reading, reading
+from dgl_gt.partition.command_options import FILL, FILL_HELP, READING, add_reading, reading, self_loop_fill
 from dgl_gt.partition.errors import InputError, SourceWarning
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import read_profile
-from dgl_gt.partition.option_texts import FILL, FILL_HELP, self_loop_fill
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.system.output_checks import check_file

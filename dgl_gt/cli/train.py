@@ -8,8 +8,8 @@ import sys
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.figures.strategies import AUTO, CHOICES, WITH_POLICY, strategy_of
-from dgl_gt.partition.system.command_entry import is_rank
 from dgl_gt.partition.system.output_checks import check_target
+from dgl_gt.partition.system.signals import is_rank
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
 from dgl_gt.run_files.run_directory import CHECKPOINT_EVERY, MODEL, check_can_resume, checkpoint_interval
 from dgl_gt.train.config import ON_NAN, SECTIONS, SETTINGS, policy_of

@@ -20,8 +20,7 @@ from torch.distributed import destroy_process_group as leave_group
 
 from dgl_gt.comm.failure import RankError, RankInputError
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.command_entry import after_imports
-from dgl_gt.partition.system.signals import STOPPING
+from dgl_gt.partition.system.signals import STOPPING, after_imports
 from dgl_gt.partition.system.units import format_bytes
 
 from .launcher_link import (

@@ -20,7 +20,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph, from_edges
 from dgl_gt.partition.sources.coo import with_standard_masks_and_labels
 from dgl_gt.partition.system.atomic_write import new_directory
-from dgl_gt.partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
+from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve, with_prefix
 from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from dgl_gt.partition.system.user_files import reading, regular_file
 
@@ -179,7 +179,7 @@ def read_graph(described: DGLPartition, progress=None) -> tuple[Graph, np.ndarra
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Yield the arrays of each part, in a child process that :func:`dgl_gt.partition.system.guarded_read.serve` runs."""
+    """Yield the arrays of each part, in a child process that :func:`dgl_gt.partition.system.child_process.serve` runs."""
     described, dgl = read_config(path), import_optional("dgl", str(path), INSTALL_DGL)
     bound_memory(sum(file.stat().st_size for names in described.files for file in names.values()))
     for index in range(described.parts):

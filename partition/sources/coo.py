@@ -140,9 +140,7 @@ def with_standard_masks_and_labels(node_data: dict[str, np.ndarray], name: str) 
     if "label" in node_data:
         label = node_data["label"] = _integer_label(node_data["label"])
         if label.dtype == np.int64 and (label < -1).any():
-            raise InputError(
-                f"{name}: a label is {label.min()}; classes are numbers from 0, and -1 is a node without label"
-            )
+            raise InputError(f"{name}: a label is {label.min()}; classes count from 0, and -1 is a node without label")
     return node_data
 
 
@@ -154,9 +152,7 @@ def _bool_mask(mask: np.ndarray, key: str, name: str) -> np.ndarray:
     as_bool = mask == 1
     other = ~as_bool & (mask != 0)
     if other.any():
-        raise InputError(
-            f"{name}: {key} holds {mask[other].ravel()[0]}; a mask must hold bool, or only 0 and 1; convert it"
-        )
+        raise InputError(f"{name}: {key} holds {mask[other].ravel()[0]}; a mask must hold bool, or only 0 and 1")
     return as_bool
 
 

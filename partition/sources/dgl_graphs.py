@@ -13,12 +13,12 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import as_array, named_arrays
-from dgl_gt.partition.system.guarded_read import bound_memory, read_in_child, serve, with_prefix
+from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve, with_prefix
 from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph
-from .options import nonempty_text, split_source_name
+from .options import split_source_name
 
 # columns in which DGL stores where the rows of a subgraph or converted graph came from
 _DGL_COLUMNS = ("_ID", "_TYPE", "__orig__")
@@ -33,10 +33,7 @@ def from_dgl(graph, name: str = "DGLGraph") -> COOGraph:
     if graph.is_block:
         raise InputError(f"{name}: a DGL block is not a whole graph; load the graph that it was sampled from")
     if not graph.is_homogeneous:
-        raise InputError(
-            f"{name} has node types {graph.ntypes} and edge types {graph.etypes}; only homogeneous graphs can be "
-            "loaded: convert it with dgl.to_homogeneous first"
-        )
+        raise InputError(f"{name} has types {graph.ntypes}, {graph.etypes}; convert it with dgl.to_homogeneous first")
     any_format = graph.formats(["coo", "csr", "csc"])  # a graph that allows only CSC cannot list its edges by id
     src, dst = (as_array(ids, f"{name}: the node ids") for ids in any_format.edges(order="eid"))
     data, left_out = {}, []
@@ -57,7 +54,7 @@ def read_dgl_file(path: Path) -> COOGraph:
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
-    """Yield the graph of a DGL file as the one record of :func:`dgl_gt.partition.system.guarded_read.serve`."""
+    """Yield the graph of a DGL file as the one record of :func:`dgl_gt.partition.system.child_process.serve`."""
     dgl = import_optional("dgl", str(path), INSTALL_DGL)
     bound_memory(path.stat().st_size)
     try:
@@ -66,9 +63,7 @@ def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     except (InputError, MemoryError):
         raise
     except Exception as error:  # a damaged file can raise anything
-        raise InputError(
-            f"{path} was not written by dgl.save_graphs, or is damaged ({first_line(error)}); save the graph again"
-        ) from error
+        raise InputError(f"{path} was not written by dgl.save_graphs, or is damaged ({first_line(error)})") from error
     left_out = [*coo.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
     data = {f"node/{key}": value for key, value in coo.node_data.items()}
     data |= {f"edge/{key}": value for key, value in coo.edge_data.items()}
@@ -81,7 +76,7 @@ def dgl_dataset(source: str) -> COOGraph:
     ``raw_dir`` is the directory of DGL's data sets, by default ``$DGL_DOWNLOAD_DIR`` or ``~/.dgl``. DGL downloads data
     sets that are not there.
     """
-    name, options = split_source_name(source, {"raw_dir": nonempty_text})
+    name, options = split_source_name(source, {"raw_dir": str})
     data = import_optional("dgl.data", source, INSTALL_DGL)
     classes = _dataset_classes(data)
     key = _short_name(name)
@@ -89,7 +84,7 @@ def dgl_dataset(source: str) -> COOGraph:
         close = difflib.get_close_matches(key, classes, n=5, cutoff=0.5)
         names = f"similar names are {', '.join(close)}" if close else f"allowed are {', '.join(sorted(classes))}"
         raise InputError(f"{source!r}: dgl.data has no data set {name!r} with a single graph; {names}")
-    parameters = inspect.signature(classes[key].__init__).parameters
+    parameters = inspect.signature(classes[key]).parameters
     if "raw_dir" not in parameters and options:
         raise InputError(f"{source!r}: this data set is generated and takes no raw_dir; leave raw_dir out")
     if "verbose" in parameters:

@@ -13,24 +13,31 @@ import numpy as np
 import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, printable
-from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.graph import Graph, named_arrays
 from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
 from dgl_gt.partition.transforms.added_edges import check_fill, with_reverse_edges, with_self_loops
 
 from . import sample
-from .arrays import from_array, from_pair, from_scipy
 from .coo import COOGraph, to_graph
 from .edge_list import read_edge_list
-from .file_kinds import ALLOWED, EDGE_LISTS, KINDS, NETWORKX_FILES, file_kind
-from .matlab_file import read_matlab
-from .matrix_market import is_matrix_market, read_matrix_market
+from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
 from .metis_file import read_metis
-from .node_data import read_node_data, with_columns
+from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
-from .numpy_file import read_npy, read_npz
+from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
 from .options import SourceOptions, split_source_name
 
+_TEXT_TABLES = (".csv", ".tsv", ".txt")
+_EDGE_LISTS = (*_TEXT_TABLES, ".edges", ".edgelist", ".el")
+_NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
+_KINDS = (".npz", ".npy", ".bin", ".dgl", ".graph", ".mtx", ".mat", *_EDGE_LISTS, *_NETWORKX_FILES)
+_ALLOWED = (
+    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .graph "
+    "(METIS), .mtx (Matrix Market), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
+    "(node-link), dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a networkx graph, a scipy matrix and an "
+    "array (2, E) of edges"
+)
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
 _AS_IT_COMES = SourceOptions()
 
@@ -126,7 +133,7 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
     Memory-mapped arrays are not read yet, unless their ids change.
     """
     try:
-        opened, columns = _open(source, options), read_node_data(options)
+        opened, columns = _open(source, options), _read_node_data(options)
         _check_keys(options, opened, columns)
         is_file = isinstance(source, (str, os.PathLike)) and isinstance(opened, COOGraph)
         is_stated = opened.num_nodes is not None and options.num_nodes is None and opened.node_names is None
@@ -134,9 +141,7 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
         if is_file and is_stated and not opened.node_data:  # no column supports it
             check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
         if options.num_nodes is not None and opened.num_nodes not in (None, options.num_nodes):
-            raise InputError(
-                f"{opened.name} has {opened.num_nodes} nodes, not {options.num_nodes}; leave num_nodes out"
-            )
+            raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not num_nodes = {options.num_nodes}")
         opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
         opened = with_columns(opened, columns)
     except MemoryError as error:
@@ -240,29 +245,61 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
 
 
 def _open_file(path: Path, options: SourceOptions) -> COOGraph:
-    kind = file_kind(path)
-    if kind not in KINDS:
+    kind = _file_kind(path)
+    if kind not in _KINDS:
         looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
         hint = f"; for a data set write ogb:{path} or dgl:{path}" if looks_like_data_set else ""
-        raise InputError(f"{str(path)!r} does not name a graph; allowed are {ALLOWED}{hint}")
+        raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
     path = regular_file(path)
-    if kind in EDGE_LISTS:
-        return read_matrix_market(path) if is_matrix_market(path) else read_edge_list(path, options.ids)
-    if kind in NETWORKX_FILES:
+    if kind == ".mtx" or (kind in _EDGE_LISTS and is_matrix_market(path)):
+        return read_matrix_market(path)
+    if kind in _EDGE_LISTS:
+        return read_edge_list(path, options.ids)
+    if kind in _NETWORKX_FILES:
         from .networkx_graphs import read_networkx_file
 
         return read_networkx_file(path)
-    match kind:
-        case ".npz":
-            return read_npz(path, options.keys)
-        case ".npy":
-            return read_npy(path)
-        case ".mtx":
-            return read_matrix_market(path)
-        case ".mat":
-            return read_matlab(path, options.keys)
-        case ".bin" | ".dgl":
-            from .dgl_graphs import read_dgl_file
+    if kind in (".bin", ".dgl"):
+        from .dgl_graphs import read_dgl_file
 
-            return read_dgl_file(path)
-    return read_metis(path)
+        return read_dgl_file(path)
+    if kind in (".npz", ".mat"):
+        return (read_npz if kind == ".npz" else read_matlab)(path, options.keys)
+    return (read_npy if kind == ".npy" else read_metis)(path)
+
+
+def _file_kind(path: Path) -> str:
+    """Return the suffix that tells how to read a file, without ``.gz`` if its reader unpacks it."""
+    suffix = path.suffix.lower()
+    packed = Path(path.stem).suffix.lower()
+    return packed if suffix == ".gz" and packed in (*_EDGE_LISTS, ".graph", ".mtx") else suffix
+
+
+def _read_node_data(options: SourceOptions) -> list[NodeColumns]:
+    """Read the columns to add, file by file."""
+    node_data = options.node_data
+    if node_data is None:
+        columns = []
+    elif isinstance(node_data, dict):
+        columns = [NodeColumns(named_arrays(node_data, "node data"))]
+    else:
+        paths = node_data if isinstance(node_data, (list, tuple)) else [node_data]
+        columns = [_read_columns(path, options) for path in paths]
+    listed = {name for each in columns for name in each.header}
+    if missing := sorted(options.named_columns - listed):
+        names = ", ".join(sorted(listed)) or "none, as no table of node data is given"
+        raise InputError(f"there is no column {missing[0]!r} of node data; the columns are: {names}")
+    return columns
+
+
+def _read_columns(path, options: SourceOptions) -> NodeColumns:
+    kind = _file_kind(Path(path)) if isinstance(path, (str, os.PathLike)) else None
+    if kind not in (".npz", ".npy", *_TEXT_TABLES):
+        raise InputError(
+            f"node data is {path!r}; it must be a .npz, .npy, .csv, .tsv or .txt file (the last three also with .gz), a list "
+            "of files, or a dict of arrays"
+        )
+    path = regular_file(path)
+    if kind == ".npz":
+        return read_npz_node_data(path, options.keys)
+    return read_npy_node_data(path) if kind == ".npy" else read_node_table(path, options)

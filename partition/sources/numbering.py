@@ -12,11 +12,12 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph
 
 from .coo import COOGraph
-from .node_columns import FLOAT32_EXACT, NodeColumns, quoted
+from .node_data import NodeColumns, quoted
 from .text_table import are_whole
 
 _MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
 _ID = re.compile(r"(?:^|[\W_])(?i:id|index)_?$|[a-z]I[dD]$")  # ends the name of a column of ids: not paid, grid
+_FLOAT32_EXACT = 2**24  # float32 holds every whole number below
 _FEWEST_IDS = 3  # of two nodes, any flag has the ids
 _MAX_MARKED_PER_EDGE = 8  # largest id that is marked in a table of all ids, and not sorted
 
@@ -30,30 +31,22 @@ def numbered(
     used, or ``ids`` says so. Otherwise the ids that are used are numbered in ascending order. A table of nodes with ids
     names all nodes. ``node_names`` then holds the user's id of each node; it is None where ids stay as they are.
 
-    Returns
-    -------
-    source : Graph or COOGraph
-        With ``num_nodes`` and ``node_names``.
-    columns : list of NodeColumns
-        The same, with a row for each node, in node order.
-    note : str or None
-        What was assumed of the ids, and how to say otherwise.
+    Returns the source, with ``num_nodes`` and ``node_names``; the columns, with a row for each node, in node order; and
+    what was assumed of the ids, with how to say otherwise.
     """
     tables = [each for each in columns if each.ids is not None]
+    by_place = [each for each in columns if each.ids is None and each.rows is not None]
     note = None
     for each in columns:
         _check_no_ids(source, each)
     if isinstance(source, Graph):
         if ids is not None:
             raise InputError(f"{source.name} is numbered already; leave ids (--ids) out")
-    elif source.node_names is not None:
-        positional = [each.name for each in columns if each.ids is None and each.rows is not None]
-        if positional and source.num_nodes is not None:
-            first = ", ".join(map(str, source.node_names[:3].tolist()))
-            note = (
-                f"{positional[0]}: rows are taken in the order of the nodes of {source.name}, which begins with {first}"
-            )
-        source = _with_names(source, columns, tables, num_nodes, ids)
+    elif (names := source.node_names) is not None:
+        if by_place and source.num_nodes is not None:
+            first = ", ".join(map(str, names[:3].tolist()))
+            note = f"{by_place[0].name}: rows are taken in the order of the nodes of {source.name}, which begins with {first}"
+        source = _with_names(source, names, tables, by_place, num_nodes, ids)
     elif (
         tables
         and ids != "as-they-are"
@@ -62,10 +55,18 @@ def numbered(
     ):
         source, note = _with_ids_of(source, tables[0], ids)
     elif ids in ("compact", "names"):
-        source = _compacted(source, columns, num_nodes)
+        if num_nodes is not None:
+            raise InputError(f"num_nodes is {num_nodes}, though ids are to be numbered; leave it or ids (--ids) out")
+        _check_none_by_place(by_place)
+        source = _compacted(source)
     else:
         source, note = _as_they_are(source, columns, num_nodes, ids)
     return source, [_in_node_order(source, each, tables) for each in columns], note
+
+
+def _check_none_by_place(columns: list[NodeColumns]) -> None:
+    for each in columns:
+        raise InputError(f"{each.name} has no ids, though ids are not places of rows; give it a column of ids (id)")
 
 
 def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
@@ -79,7 +80,7 @@ def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
             continue
         distinct = np.unique(values)
         are_ids = _ID.search(name) is not None and len(values) > 1
-        are_ids &= len(distinct) == len(values) or distinct[-1] >= FLOAT32_EXACT
+        are_ids &= len(distinct) == len(values) or distinct[-1] >= _FLOAT32_EXACT
         if not are_ids and len(distinct) >= _FEWEST_IDS:
             used = used_ids(source) if used is None else used
             are_ids = len(used) >= _FEWEST_IDS and np.isin(used.astype(np.float32), distinct).all()
@@ -110,30 +111,24 @@ def _whole(ids: np.ndarray) -> np.ndarray | None:
 
 def _with_names(
     coo: COOGraph,
-    columns: Sequence[NodeColumns],
+    names: np.ndarray,
     tables: list[NodeColumns],
+    by_place: list[NodeColumns],
     num_nodes: int | None,
     ids: str | None,
 ) -> COOGraph:
     """Number named nodes as the first table lists them, or as the source does."""
     if ids in ("as-they-are", "compact"):
-        raise InputError(
-            f"{coo.name}: its nodes have names, such as {coo.node_names[0]!s:.40}, so ids cannot be {ids!r}; leave "
-            "ids (--ids) out"
-        )
+        raise InputError(f"{coo.name}: nodes have names, such as {names[0]!s:.40}, so ids (--ids) cannot be {ids!r}")
     if coo.num_nodes is not None:  # the source lists its nodes
         return coo
     if num_nodes is not None:
-        raise InputError(
-            f"num_nodes is {num_nodes}, though nodes have names; leave it out, or list all in a table of nodes"
-        )
-    for each in columns:
-        if each.ids is None and each.rows is not None:
-            raise InputError(f"{each.name} has no ids, though nodes have names; give it a column of ids (id)")
+        raise InputError(f"num_nodes is {num_nodes}, though nodes have names; leave it out, or list all in a table")
+    _check_none_by_place(by_place)
     if not tables:
-        return replace(coo, num_nodes=len(coo.node_names))
+        return replace(coo, num_nodes=len(names))
     listed = tables[0].ids.astype(np.str_)
-    row = _rows_of(coo.node_names, listed, tables[0].name, coo.name)
+    row = _rows_of(names, listed, tables[0].name, coo.name)
     return replace(coo, src=row[coo.src], dst=row[coo.dst], node_names=listed, num_nodes=len(listed))
 
 
@@ -177,47 +172,33 @@ def _as_they_are(
         has_gaps = stating.ids is not None and not _is_range(stating)  # then the rows that it lacks are named below
         stated = high + 1 if has_gaps else stating.rows
         if high >= stated:
-            raise _too_short(coo, stating)
+            used = used_ids(coo)
+            hint = "add its row" if stating.ids is not None else "add its row, or give the table a column of ids (id)"
+            raise InputError(
+                f"{stating.name} ends at node {stated - 1}, but {coo.name} names node {used[np.searchsorted(used, stated)]}; {hint}"
+            )
+    from_one = f"{coo.name}: ids begin at 1, so node 0 has no edge; " if low == 1 and ids is None else None
+    compact = "to number nodes from 0, and to keep the ids beside them, choose ids='compact' (--ids compact)"
     if stated is not None:
-        is_said = coo.num_nodes is None and ids is None and low == 1
-        table = None if num_nodes is not None or stating is None or stating.ids is not None else stating.name
-        return replace(coo, num_nodes=stated), _from_one(coo, table) if is_said else None
-    used = None if ids is not None or low < 0 or not len(coo.src) else count_used(coo)
+        if num_nodes is None and stating is not None and stating.ids is None:
+            compact = f"if the first row of {stating.name} is the row of node 1, give the table a column of ids (id)"
+        note = from_one + compact if from_one and coo.num_nodes is None else None
+        return replace(coo, num_nodes=stated), note
+    used = None
+    if ids is None and low >= 0 and len(coo.src):
+        seen = _seen(coo)  # takes less memory than the ids
+        used = len(used_ids(coo)) if seen is None else int(np.count_nonzero(seen))
     if used is not None and 2 * used < high + 1:
         note = f"{coo.name}: of the ids up to {high}, {used} are used; nodes are numbered from 0 to {used - 1}, and the ids are kept"
         if _is_plausible(coo, high + 1):
             note += ". For a node for each unused id, choose ids='as-they-are' (--ids as-they-are)"
-        return _compacted(coo, (), None), note
+        return _compacted(coo), note
     check_plausible_nodes(coo, high + 1, f"the largest node id is {high}")
-    coo = replace(coo, num_nodes=high + 1)
-    return coo, _from_one(coo) if used is not None and low == 1 else None
+    return replace(coo, num_nodes=high + 1), from_one + compact if from_one else None
 
 
-def _from_one(coo: COOGraph, table: str | None = None) -> str:
-    way_out = "to number nodes from 0, and to keep the ids beside them, choose ids='compact' (--ids compact)"
-    if table is not None:
-        way_out = f"if the first row of {table} is the row of node 1, give the table a column of ids (id)"
-    return f"{coo.name}: ids begin at 1, so node 0 has no edge; {way_out}"
-
-
-def _too_short(coo: COOGraph, columns: NodeColumns) -> InputError:
-    low, high = coo.id_range
-    used = used_ids(coo)
-    missing = used[np.searchsorted(used, columns.rows)]
-    hint = "add its row"
-    if columns.ids is None:
-        hint += ", or give the table a column of ids (id)"
-        hint += " or number the nodes from 0, as ids begin at 1" if low == 1 and high == columns.rows else ""
-    return InputError(f"{columns.name} ends at node {columns.rows - 1}, but {coo.name} names node {missing}; {hint}")
-
-
-def _compacted(coo: COOGraph, columns: Sequence[NodeColumns], num_nodes: int | None) -> COOGraph:
+def _compacted(coo: COOGraph) -> COOGraph:
     """Number the ids that are used in ascending order; rows of node data that no edge names are dropped."""
-    for each in columns:
-        if each.ids is None and each.rows is not None:
-            raise InputError(f"{each.name} has no ids, though ids are to be numbered; give it a column of ids (id)")
-    if num_nodes is not None:
-        raise InputError(f"num_nodes is {num_nodes}, though ids are to be numbered; leave it or ids (--ids) out")
     used = used_ids(coo)
     if not len(used):
         raise InputError(f"{coo.name}: there is no edge, so no id is used; leave ids (--ids) out")
@@ -225,9 +206,7 @@ def _compacted(coo: COOGraph, columns: Sequence[NodeColumns], num_nodes: int | N
         raise InputError(f"{coo.name} states {coo.num_nodes} nodes, but names node {used[-1]}; correct one of them")
     for key, value in coo.node_data.items():
         if value.ndim and len(value) <= used[-1]:
-            raise InputError(
-                f"{coo.name}: node data {key!r} ends at node {len(value) - 1}, but an edge names node {used[-1]}; add its row"
-            )
+            raise InputError(f"{coo.name}: node data {key!r} ends at node {len(value) - 1}, edges at node {used[-1]}")
     node_data = {key: value[used] if value.ndim else value for key, value in coo.node_data.items()}
     coo = _renumbered(coo, used, np.arange(len(used)))
     return replace(coo, node_data=node_data, node_names=used, num_nodes=len(used))
@@ -251,12 +230,6 @@ def used_ids(coo: COOGraph) -> np.ndarray:
     dtype = np.int64 if coo.id_range[1] < 2**63 else np.uint64  # of both, numpy would make floats
     pieces = [np.unique(ends.astype(dtype, copy=False)) for _, *both in coo.slices() for ends in both]
     return np.unique(np.concatenate([np.zeros(0, dtype), *pieces]))
-
-
-def count_used(coo: COOGraph) -> int:
-    """Return how many ids edges name."""
-    seen = _seen(coo)
-    return len(used_ids(coo)) if seen is None else int(np.count_nonzero(seen))
 
 
 def _seen(coo: COOGraph) -> np.ndarray | None:

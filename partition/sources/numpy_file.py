@@ -6,7 +6,7 @@ import lzma
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,12 @@ from dgl_gt.partition.system.mapped_arrays import SMALLEST_BYTES, map_npy, map_n
 from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked_size, reading
 
-from .arrays import as_names, from_scipy
 from .coo import COOGraph
-from .node_columns import NodeColumns, as_classes, class_note, unlabelled
+from .matrices import checked_matrix, from_array, from_scipy
+from .node_data import NodeColumns, as_classes, as_names, class_note, unlabelled
 
 _EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
+_OF_ZIPFILE = (zipfile.BadZipFile, RuntimeError, NotImplementedError, lzma.LZMAError, struct.error)
 _CSR = ("indptr", "indices", "data", "shape")
 _SPARSE_KEYS, _ADJACENCY_KEYS = (tuple(f"{name}_{part}" for part in _CSR) for name in ("x", "adj"))
 _NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS)
@@ -44,8 +45,11 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     archive = _read_archive(path, (*_GRAPH_KEYS, *_NODE_KEYS), keys or {})
     arrays = archive.arrays
     if "edge_index" in arrays:
-        src, dst = _ends(path, arrays["edge_index"], name=archive.read_as.get("edge_index"))
-        coo = COOGraph(src, dst)
+        edges, name = arrays["edge_index"], archive.read_as.get("edge_index")
+        is_pairs = name is not None and edges.ndim == 2 and edges.shape[1] == 2  # under another name than ours
+        if is_pairs and (len(edges) != 2 or name in _SYNONYMS["edge_index"]):
+            edges = np.ascontiguousarray(edges.T)
+        coo = from_array(edges, f"{path}: edge_index")
     elif {*archive.keys} >= {"format", "shape", "data"}:
         coo = from_scipy(_scipy_matrix(path), path.name)
         archive = replace(archive, left_out=())
@@ -58,41 +62,41 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
         )
     num_nodes = _value(path, arrays, "num_nodes", "iu", coo.num_nodes)
     columns = _node_columns(path, archive, num_nodes)
-    notes = columns.notes
     edge_data = {key.removeprefix(_EDGE_DATA): value for key, value in arrays.items() if key.startswith(_EDGE_DATA)}
     for key, value in edge_data.items():
         if value.shape[:1] != coo.src.shape:
-            raise InputError(
-                f"{path}: {_EDGE_DATA}{key} has shape {value.shape}; its first dimension must be {len(coo.src)}"
-            )
+            raise InputError(f"{path}: {_EDGE_DATA}{key} is {value.shape}; its first dimension must be {len(coo.src)}")
+    notes = columns.notes
     if "edge_index" in archive.read_as and "directed" not in arrays:
         notes += (f"{path.name}: an edge from u to v is one direction; for both, choose undirected (--undirected)",)
-    coo = COOGraph(
-        coo.src,
-        coo.dst,
-        num_nodes,
-        columns.data,
-        {**coo.edge_data, **edge_data},
-        _value(path, arrays, "name", "U", path.name),
+    if columns.ids is not None:
+        num_nodes = len(columns.ids) if num_nodes is None else num_nodes
+        if len(columns.ids) != num_nodes:
+            raise InputError(f"{path}: {len(columns.ids)} node_names for {num_nodes} nodes; give one for each")
+    coo = replace(
+        coo,
+        num_nodes=num_nodes,
+        node_data=columns.data,
+        edge_data={**coo.edge_data, **edge_data},
+        name=_value(path, arrays, "name", "U", path.name),
         listed_once=not _value(path, arrays, "directed", "biu", True),
         left_out=archive.left_out,
         notes=notes,
+        node_names=columns.ids,
         class_names=columns.classes,
         used_keys=columns.used_keys,
     )
-    if columns.ids is not None:
-        coo.node_names = columns.ids
-        coo.num_nodes = len(coo.node_names) if num_nodes is None else num_nodes
-        if len(coo.node_names) != coo.num_nodes:
-            raise InputError(f"{path}: {len(coo.node_names)} node_names for {coo.num_nodes} nodes; give one for each")
-    if coo.listed_once:
-        _check_listed_once(path, coo)
+    if coo.listed_once and (twice := coo.listed_reverse()) is not None:
+        raise InputError(
+            f"{path}: the edge between nodes {twice[0]} and {twice[1]} is listed both ways, but directed is false; "
+            "list undirected edges once, or set directed to true"
+        )
     return coo
 
 
 def read_npy(path: Path) -> COOGraph:
     """Read a graph from a ``.npy`` file that holds its ``edge_index``, whole numbers of shape (2, E)."""
-    return COOGraph(*_ends(path, _array(path)), name=path.name)
+    return replace(from_array(_array(path), f"{path}: edge_index"), name=path.name)
 
 
 def read_npy_node_data(path: Path) -> NodeColumns:
@@ -100,13 +104,13 @@ def read_npy_node_data(path: Path) -> NodeColumns:
     [key] = _names_in_file([path.stem], ("feat", "label", "x", "y", *SPLIT_MASKS), {}) or [f"{_NODE_DATA}{path.stem}"]
     what = f"node data {path.stem}; features are feat.npy, and labels label.npy" if key.startswith(_NODE_DATA) else key
     notes = () if key in (path.stem, _MEANS.get(path.stem)) else (f"{path.name}: it is read as {what}",)
-    return _node_columns(path, _Archive({key: _array(path)}, {}, [], (), notes, frozenset()), None)
+    return _node_columns(path, _Archive({key: _array(path)}, notes=notes))
 
 
 def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> NodeColumns:
     """Read only the node keys."""
     archive = _read_archive(path, _NODE_KEYS, keys or {})
-    columns = _node_columns(path, archive, None)
+    columns = _node_columns(path, archive)
     if not columns.data:
         raise InputError(
             f"{path} holds no node data under the names {', '.join(_NODE_KEYS)} and {_NODE_DATA}NAME; its keys are "
@@ -125,29 +129,16 @@ def _array(path: Path) -> np.ndarray:
         raise InputError(f"{path} is not a .npy array, or is damaged ({first_line(error)}); write it again") from error
 
 
-def _ends(path: Path, edges: np.ndarray, name: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return sources and destinations; under another ``name`` than ours, the array may be a list of pairs, (E, 2)."""
-    is_pairs = name is not None and edges.ndim == 2 and edges.shape[1] == 2
-    if is_pairs and (len(edges) != 2 or name in _SYNONYMS["edge_index"]):
-        edges = np.ascontiguousarray(edges.T)
-    if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
-        hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
-        raise InputError(
-            f"{path}: edge_index is {edges.dtype} of shape {edges.shape}; it must be whole numbers of shape (2, E){hint}"
-        )
-    return edges[0], edges[1]
-
-
 @dataclass(frozen=True)
 class _Archive:
     """Arrays of a ``.npz``, by the names that are documented here."""
 
     arrays: dict[str, np.ndarray]
-    read_as: dict[str, str]  # name in the file of each array that has another one there
-    keys: list[str]  # all names in the file
-    left_out: tuple[str, ...]
-    notes: tuple[str, ...]
-    used_keys: frozenset[str]  # of those that the user gave
+    read_as: dict[str, str] = field(default_factory=dict)  # name in the file of each array that has another one there
+    keys: tuple[str, ...] = ()  # all names in the file
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    used_keys: frozenset[str] = frozenset()  # of those that the user gave
 
 
 def _names_in_file(keys: list[str], wanted: tuple[str, ...], given: Mapping[str, str]) -> dict[str, str]:
@@ -183,29 +174,20 @@ def _read_archive(path: Path, wanted: tuple[str, ...], given: Mapping[str, str])
             check_fits_memory(f"{path}: unpacking its arrays", sum(info.file_size for info in packed))
             for key, name in names.items():
                 arrays[key] = _member(path, archive, members[name])
-            for name in members.keys() - names.values():
-                if not _is_single_value(archive, members[name]):
-                    left_out.append(name)
+            for name, info in members.items():
+                if name not in names.values() and not _is_single_value(archive, info):
+                    left_out.append(f"{name} of {path.name} (unknown key)")
     except InputError:  # from `reading`; it is a ValueError, too
         raise
-    # ValueError: not an array, or an array of Python objects; zipfile raises the others
-    except (
-        zipfile.BadZipFile,
-        ValueError,
-        RuntimeError,
-        NotImplementedError,
-        lzma.LZMAError,
-        struct.error,
-    ) as error:
+    except (ValueError, *_OF_ZIPFILE) as error:  # ValueError: not an array, or an array of Python objects
         raise InputError(
             f"{path} is not an .npz archive of plain arrays, or is damaged ({first_line(error)}); fetch it again or "
             "write it with numpy.savez"
         ) from error
-    left_out = tuple(f"{name} of {path.name} (unknown key)" for name in members if name in left_out)
     used = frozenset(key for key, name in given.items() if names.get(_MEANS.get(key, key)) == name)
     said = {_MEANS.get(key, key) for key in used}
     notes = tuple(f"{path.name}: {name} is read as {key}" for key, name in read_as.items() if key not in said)
-    return _Archive(arrays, read_as, list(members), left_out, notes, used)
+    return _Archive(arrays, read_as, tuple(members), tuple(left_out), notes, used)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -233,16 +215,7 @@ def _value(path: Path, arrays: dict, key: str, kinds: str, default):
     return arrays[key].item()
 
 
-def _check_listed_once(path: Path, coo: COOGraph) -> None:
-    twice = coo.listed_reverse()
-    if twice is not None:
-        raise InputError(
-            f"{path}: the edge between nodes {twice[0]} and {twice[1]} is listed both ways, but directed is false; "
-            "list undirected edges once, or set directed to true"
-        )
-
-
-def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeColumns:
+def _node_columns(path: Path, archive: _Archive, num_nodes: int | None = None) -> NodeColumns:
     arrays, classes, notes = archive.arrays, None, archive.notes
     data = {key.removeprefix(_NODE_DATA): value for key, value in arrays.items() if key.startswith(_NODE_DATA)}
     data |= {key: arrays[key] for key in ("feat", "label") if key in arrays}
@@ -261,15 +234,8 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None) -> NodeC
             is_turned = mask.ndim == 2 and mask.shape[1] == rows != mask.shape[0]  # (splits, N)
             data[key] = np.ascontiguousarray(mask.T) if is_turned else mask
     names = None if "node_names" not in arrays else as_names(arrays["node_names"], f"{path}: node_names")
-    return NodeColumns(
-        data,
-        path.name,
-        ids=names,
-        classes=classes,
-        left_out=archive.left_out,
-        notes=notes,
-        used_keys=archive.used_keys,
-    )
+    more = {"left_out": archive.left_out, "notes": notes, "used_keys": archive.used_keys}
+    return NodeColumns(data, path.name, ids=names, classes=classes, **more)
 
 
 def _scipy_matrix(path: Path):
@@ -278,18 +244,15 @@ def _scipy_matrix(path: Path):
     try:
         with open(path, "rb") as file:
             matrix = scipy.sparse.load_npz(file)
-        if matrix.format in ("csr", "csc", "bsr"):
-            matrix.check_format(full_check=True)  # indices of a damaged file would be followed anywhere
     except (ValueError, TypeError, KeyError, OverflowError, NotImplementedError) as error:
         raise InputError(f"{path} is no matrix of scipy, or is damaged ({first_line(error)}); save it again") from error
-    return matrix
+    return checked_matrix(matrix, f"{path}: its matrix")
 
 
 def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):
     """Return the sparse matrix of four arrays; the shape of a square one may be missing."""
-    indptr, indices, data, shape = keys
-    if keys == _ADJACENCY_KEYS and shape not in arrays and indptr in arrays:
-        arrays = {**arrays, shape: np.full(2, arrays[indptr].size - 1)}
+    if keys == _ADJACENCY_KEYS and keys[0] in arrays:
+        arrays = {keys[3]: np.full(2, arrays[keys[0]].size - 1), **arrays}
     if missing := [key for key in keys if key not in arrays]:
         raise InputError(f"{path}: a sparse matrix needs {', '.join(keys)}; add what is missing: {', '.join(missing)}")
     indptr, indices, data, shape = (arrays[key] for key in keys)
@@ -300,7 +263,5 @@ def _csr(path: Path, arrays: dict[str, np.ndarray], keys: tuple[str, ...]):
         sparse = scipy.sparse.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
         sparse.check_format(full_check=True)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(
-            f"{path}: {', '.join(keys)} are not a valid CSR matrix ({first_line(error)}); write them again"
-        ) from error
+        raise InputError(f"{path}: {', '.join(keys)} are not a valid CSR matrix ({first_line(error)})") from error
     return sparse

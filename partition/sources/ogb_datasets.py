@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 import sys
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -15,40 +15,42 @@ from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.system.optional_packages import first_line, import_optional
 
 from .coo import COOGraph
-from .options import nonempty_text, split_source_name
+from .options import split_source_name
 
 _INSTALL = "pip install ogb"
-_GIB = 1 << 30
-_ASKS_ABOVE_BYTES = _GIB  # ogb asks on stdin before it downloads more
-_TIMEOUT_S = 20
 
 
 def ogb_dataset(source: str) -> COOGraph:
     """Load ``ogb:NAME?root=DIR``; NAME is, for example, ``ogbn-arxiv``, and DIR (default ``dataset``) is ogb's root.
 
-    If the data set is not in DIR, ogb downloads it, up to 1 GiB. Edges are directed as in ogb. ``node_feat`` becomes
-    ``feat``, the splits become masks, labels become int64 with -1 for unlabelled nodes, and ogb's other node and edge
-    arrays keep their names. The files in ``processed/`` are pickles and are never read; the raw files hold the same
-    data.
+    If the data set is not in DIR, ogb downloads it, up to 1 GiB. Edges are directed as in ogb, and arrays keep ogb's
+    names. The files in ``processed/`` are pickles and are never read; the raw files hold the same data.
     """
-    name, options = split_source_name(source, {"root": nonempty_text})
+    name, options = split_source_name(source, {"root": str})
     root = Path(options.get("root", "dataset")).expanduser()
     nodeproppred = import_optional("ogb.nodeproppred", source, _INSTALL)
     meta = _meta(nodeproppred, source, name)
     folder = root / name.replace("-", "_")
-    _check_copy(source, folder, meta)
+    release = folder / f"RELEASE_v{meta['version']}.txt"
+    if folder.is_dir() and not release.exists():
+        raise InputError(f"{source!r}: {folder} lacks {release.name}, so it is old or incomplete; remove it")
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # ogb prints its progress on stdout
+        with _without_questions():
             if not folder.is_dir():
                 nodeproppred.NodePropPredDataset(name, root=str(root))
             graph, label = _read_raw(folder / "raw", meta)
         return _coo_graph(source, graph, label, _read_split(folder / "split" / meta["split"]))
     except (InputError, MemoryError):
         raise
+    except EOFError as error:
+        raise InputError(
+            f"{source!r}: not found in {folder}, and ogb asks before it downloads over 1 GiB; download it with ogb and name its "
+            "directory with ?root="
+        ) from error
     except Exception as error:  # errors of urllib, zipfile and pandas, and plain exceptions of ogb
         raise InputError(
-            f"{source!r}: ogb could not load or download it ({first_line(error)}); check the network, or remove "
-            f"{folder} to download it again"
+            f"{source!r}: ogb could not load or download it ({first_line(error)}); check the network, remove "
+            f"{folder} to download it again, or name another directory with ?root="
         ) from error
 
 
@@ -64,32 +66,15 @@ def _meta(nodeproppred, source: str, name: str) -> dict[str, str]:
     return {key: row[names.index(name)] for key, row in flat.items()}
 
 
-def _check_copy(source: str, folder: Path, meta: dict[str, str]) -> None:
-    """Raise :class:`InputError` if ogb would ask a question on stdin, or could not download the data set."""
-    release = f"RELEASE_v{meta['version']}.txt"
-    edges = "raw/data.npz" if meta["binary"] == "True" else "raw/edge.csv.gz"
-    if folder.is_dir():
-        missing = [part for part in (release, edges) if not (folder / part).exists()]
-        if missing:
-            raise InputError(
-                f"{source!r}: {folder} lacks {missing[0]}, so it is an old or incomplete copy; remove it to download "
-                "the data set again"
-            )
-        return
+@contextlib.contextmanager
+def _without_questions():
+    """Let a question of ogb end in EOFError, and print on stderr."""
+    before = sys.stdin
     try:
-        with urllib.request.urlopen(meta["url"], timeout=_TIMEOUT_S) as answer:
-            size_bytes = int(answer.headers["Content-Length"] or 0)
-    except OSError as error:
-        raise InputError(
-            f"{source!r}: not found in {folder}, and {meta['url']} cannot be downloaded ({first_line(error)}); "
-            "download it on another machine with ogb and name its directory with ?root="
-        ) from error
-    if size_bytes > _ASKS_ABOVE_BYTES:
-        raise InputError(
-            f"{source!r}: not found in {folder}; its {size_bytes / _GIB:.1f} GiB are above the "
-            f"{_ASKS_ABOVE_BYTES / _GIB:.0f} GiB that are downloaded automatically: download it with ogb and name its "
-            "directory with ?root="
-        )
+        with contextlib.redirect_stdout(sys.stderr), open(os.devnull) as sys.stdin:
+            yield
+    finally:
+        sys.stdin = before
 
 
 def _read_raw(raw: Path, meta: dict[str, str]) -> tuple[dict, np.ndarray]:
@@ -135,10 +120,7 @@ def _coo_graph(source: str, graph: dict, label: np.ndarray, split: dict) -> COOG
         node_data[key] = np.zeros(num_nodes, bool)
         ids = np.asarray(split[part])
         if len(ids) and not 0 <= ids.min() <= ids.max() < num_nodes:
-            raise InputError(
-                f"{source!r}: its {part} split names a node outside 0..{num_nodes - 1}, so this copy is damaged; remove "
-                "it to download the data set again"
-            )
+            raise InputError(f"{source!r}: its {part} split names a node outside 0..{num_nodes - 1}; it is damaged")
         node_data[key][ids] = True
     src, dst = np.asarray(graph["edge_index"])
     return COOGraph(src, dst, num_nodes, node_data, edge_data, source)

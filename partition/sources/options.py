@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from dgl_gt.partition.errors import InputError, check_flags, check_one_of, whole_number
 from dgl_gt.partition.transforms.added_edges import check_fill
 
-from .node_columns import ColumnRoles
-
 IDS = ("as-they-are", "compact", "names")
 _MAX_FEATURES = 10**18  # far beyond any use
 
@@ -34,7 +32,14 @@ class SourceOptions:
     def __post_init__(self):
         if self.ids is not None:
             check_one_of("ids", self.ids, IDS)
-        self._check_names()
+        features, skip = _names("features", self.features), _names("skip", self.skip)
+        if self.label is not None and not isinstance(self.label, str):
+            raise InputError(f"label is {self.label!r}; it must be the name of a column")
+        if twice := {self.label, *features}.intersection(skip):
+            raise InputError(f"skip (--skip) names {twice.pop()!r}, which is to be read, too; name it once")
+        keys = {} if self.keys is None else self.keys
+        if not (isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())):
+            raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")
         check_flags(self_loops=self.self_loops, undirected=self.undirected)
         check_fill(None, self.self_loop_fill)
         if self.self_loop_fill is not None and not self.self_loops:
@@ -45,31 +50,17 @@ class SourceOptions:
         if self.random_features is not None:
             whole_number("random_features", self.random_features, 1, _MAX_FEATURES)
         num_nodes = None if self.num_nodes is None else whole_number("num_nodes", self.num_nodes, 1)
-        vars(self).update(num_nodes=num_nodes, keys=dict(self.keys or {}), seed=whole_number("seed", self.seed, 0))
-
-    def _check_names(self) -> None:
-        label, keys = self.label, self.keys
-        if label is not None and not isinstance(label, str):
-            raise InputError(f"label is {label!r}; it must be the name of a column")
-        if keys is not None and not (
-            isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())
-        ):
-            raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")
-        roles = self.roles
-        if twice := {label, *roles.features}.intersection(roles.skip):
-            raise InputError(
-                f"skip (--skip) names {twice.pop()!r}, which is to be read, too; leave it out of one of them"
-            )
+        vars(self).update(features=features, skip=skip, keys=dict(keys))
+        vars(self).update(num_nodes=num_nodes, seed=whole_number("seed", self.seed, 0))
 
     @property
-    def roles(self) -> ColumnRoles:
-        """What the user says of the columns of node tables."""
-        return ColumnRoles(self.label, _names("features", self.features), _names("skip", self.skip))
+    def named_columns(self) -> set[str]:
+        """The columns of node tables of which the user says what they are."""
+        return {*([] if self.label is None else [self.label]), *(self.features or ()), *(self.skip or ())}
 
 
 def _names(what: str, names) -> tuple[str, ...]:
-    if names is None:
-        return ()
+    names = () if names is None else names
     if not isinstance(names, (list, tuple, set)) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{what} is {names!r}; it must be a list of names of columns")
     if len({*names}) < len(names):
@@ -91,15 +82,11 @@ def split_source_name(source: str, allowed: dict[str, Callable]) -> tuple[str, d
         if key in options:
             raise InputError(f"{source!r}: option {key!r} is given twice; give it once")
         try:
+            if not text:
+                raise ValueError("empty")
             options[key] = allowed[key](text)
         except ValueError:
-            kind = {int: "a whole number", float: "a number"}.get(allowed[key], "a non-empty text")
+            kinds = {int: "a whole number", float: "a number", str: "a non-empty text"}
+            kind = next(words for parse, words in kinds.items() if parse is allowed[key])
             raise InputError(f"{source!r}: {key}={text!r} is wrong; it must be {kind}") from None
     return name, options
-
-
-def nonempty_text(text: str) -> str:
-    """Return the text; raise ValueError if it is empty."""
-    if not text:
-        raise ValueError("empty")
-    return text

@@ -6,7 +6,7 @@ import numpy as np
 import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError, whole_number
-from dgl_gt.partition.graph import Graph, from_edges
+from dgl_gt.partition.graph import SPLIT_MASKS, Graph, from_edges
 from dgl_gt.partition.system.user_files import check_fits_memory
 
 _SAME_COMMUNITY = 0.5  # share of edges inside a community
@@ -30,38 +30,13 @@ def communities(
     """Generate a graph with communities, hubs, labels, noisy features and a split.
 
     Edges follow the degree-corrected block model (Karrer and Newman, *Stochastic blockmodels and community structure
-    in networks*, 2011), with degrees from a power law of exponent 2.5. Of the undirected edges, 50 % are inside a
-    community of about 500 nodes, 20 % inside a class of many communities, and 30 % anywhere; each is stored in both
-    directions. There are no self-loops and no parallel edges, and node ids tell nothing about communities. Features
-    are one direction per class plus normal noise. Their strength is such that guessing the nearest class from a node's
-    own features is right for the share ``signal`` of nodes, for any number of classes up to ``features``.
-
-    Parameters
-    ----------
-    nodes : int
-        N, at least 10.
-    degree : float
-        Mean number of in-edges, met within about 0.1 %; above 0 and at most N / 4. Small dense graphs may have fewer,
-        because duplicates are replaced a few times only.
-    classes : int
-        Number of classes, at least 2 and at most N / 5.
-    features : int
-        Width of ``feat``, at least 1.
-    signal : float
-        Share of nodes whose own features tell their class, above 1 / classes and below 1.
-    seed : int
-        At least 0. The same arguments give the same graph.
-
-    Returns
-    -------
-    Graph
-        Node data ``feat`` float32 (N, features), ``label`` int64 (N,), and ``train_mask``, ``val_mask``, ``test_mask``
-        bool (N,), with 50, 25 and 25 % of the nodes.
-
-    Raises
-    ------
-    InputError
-        An argument is out of range.
+    in networks*, 2011), with degrees from a power law of exponent 2.5 and a mean of ``degree``, met within about 0.1 %.
+    Of the undirected edges, 50 % are inside a community of about 500 nodes, 20 % inside a class of many communities,
+    and 30 % anywhere; each is stored in both directions. There are no self-loops and no parallel edges, and node ids
+    tell nothing about communities. Features are one direction per class plus normal noise. Their strength is such that
+    guessing the nearest class from a node's own features is right for the share ``signal`` of nodes, for any number of
+    classes up to ``features``. Node data are ``feat`` float32 (N, features), ``label`` int64 (N,), and masks with 50,
+    25 and 25 % of the nodes. The same arguments give the same graph.
     """
     _check(nodes, degree, classes, features, signal, seed)
     rng = np.random.default_rng(seed)
@@ -143,11 +118,7 @@ def _partners(rng: np.random.Generator, first: np.ndarray, ends: np.ndarray, *gr
     for chosen, (group, group_ends) in zip(inside, groups):
         of_first = group[first[chosen]]
         low[chosen], high[chosen] = group_ends[of_first], group_ends[of_first + 1]
-    return _pick(ends, low + rng.random(len(first)) * (high - low))
-
-
-def _pick(ends: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the node whose interval of the cumulative weights covers each point."""
+    at = low + rng.random(len(first)) * (high - low)
     # rounding can put a point at the end of the last interval
     return np.minimum(np.searchsorted(ends, at, side="right") - 1, len(ends) - 2)
 
@@ -179,10 +150,8 @@ def _strength(classes: int, signal: float) -> float:
 
 
 def _split(rng: np.random.Generator, nodes: int) -> dict[str, np.ndarray]:
-    order = rng.permutation(nodes)
-    bounds = np.array([0, nodes // 2, nodes // 2 + nodes // 4, nodes])
-    masks = {}
-    for i, key in enumerate(("train_mask", "val_mask", "test_mask")):
+    order, masks = rng.permutation(nodes), {}
+    for key, ids in zip(SPLIT_MASKS, np.split(order, [nodes // 2, nodes // 2 + nodes // 4])):
         masks[key] = np.zeros(nodes, bool)
-        masks[key][order[bounds[i] : bounds[i + 1]]] = True
+        masks[key][ids] = True
     return masks

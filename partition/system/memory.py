@@ -17,13 +17,7 @@ _ROOT = Path("/")
 
 @dataclass
 class ChildrenMemory:
-    """The most memory in use while child processes ran, as :func:`record_children` recorded it.
-
-    Attributes
-    ----------
-    peak_bytes : int
-        Resident memory of this process and of the children that ran side by side, together, bytes; 0 without children.
-    """
+    """The most memory in use while child processes ran, as :func:`record_children` recorded it; 0 without children."""
 
     peak_bytes: int = 0
 
@@ -43,10 +37,7 @@ def children_memory() -> Iterator[ChildrenMemory]:
 
 
 def record_children(peak_bytes: int) -> None:
-    """Record the peak memory of children that ran side by side, while this process waited for them.
-
-    What this process holds now is added. The sum counts in the enclosing `children_memory`.
-    """
+    """Count the peak memory of children that ran side by side, and what this process holds, in `children_memory`."""
     if (counted := _children.get()) is not None:
         counted.peak_bytes = max(counted.peak_bytes, peak_bytes + resident_memory_bytes())
 

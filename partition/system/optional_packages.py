@@ -16,9 +16,7 @@ def import_optional(module: str, purpose: str, install: str) -> ModuleType:
         return importlib.import_module(module)
     except (ImportError, OSError) as error:  # OSError: a binary of the package does not load
         package, why = module.split(".")[0], first_line(error)
-        raise InputError(
-            f"{purpose} needs {package}, which cannot be imported ({why}); install it: {install}"
-        ) from error
+        raise InputError(f"{purpose} needs {package}, which cannot be imported ({why}); run {install}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def check_target(out, kind: Kind, *, force: bool, foreign: bool = False) -> Path
     """
     check_flags(force=force)
     given = Path(out).absolute()
-    try:
+    with _usable(given):
         if given.is_symlink() and not given.exists():
             target = os.readlink(given)
             raise InputError(f"{given} is a link to {target}, which does not exist; make that, or remove the link")
@@ -55,12 +56,6 @@ def check_target(out, kind: Kind, *, force: bool, foreign: bool = False) -> Path
         if not force:
             raise already_there(out, "directory")
         _check_kind(out, kind, foreign)
-    except InputError:  # InputError is a ValueError, too
-        raise
-    except (OSError, RuntimeError, ValueError) as error:  # a name that is too long, links in a circle, a NUL
-        raise InputError(
-            f"cannot use {given}: {getattr(error, 'strerror', None) or error}; choose another name"
-        ) from error
     return out
 
 
@@ -68,23 +63,31 @@ def check_file(out, *, force: bool = False) -> Path:
     """Return the path of a file that may be made, or with ``force`` replaced; else raise :class:`InputError`."""
     check_flags(force=force)
     path = Path(out)
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        check_parent(Path(os.path.realpath(path)))  # for a link that leads nowhere, the file that it names
-        return path
-    except ValueError as error:
-        raise InputError(f"{str(out)!r} cannot be a path ({error}); choose another name") from error
-    except OSError as error:  # a name that is too long, links in a circle
-        raise InputError(f"cannot use {out}: {error.strerror}; choose another name") from error
-    if stat.S_ISDIR(mode):
-        raise InputError(f"{out} is a directory; choose a file")
-    if not stat.S_ISREG(mode):
-        raise InputError(f"{out} is a device, a pipe or a socket, which is never replaced; choose a file")
-    if not force:
-        raise already_there(out, "file")
-    check_parent(path)
+    with _usable(path):
+        try:
+            mode = path.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            check_parent(Path(os.path.realpath(path)))  # for a link that leads nowhere, the file that it names
+            return path
+        if not stat.S_ISREG(mode):
+            kind = "directory" if stat.S_ISDIR(mode) else "device, a pipe or a socket, which is never replaced"
+            raise InputError(f"{out} is a {kind}; choose a file")
+        if not force:
+            raise already_there(out, "file")
+        check_parent(path)
     return path
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Turn the errors of an impossible path into :class:`InputError`: too long, links in a circle, a NUL."""
+    try:
+        yield
+    except InputError:  # InputError is a ValueError, too
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot use {path}: {why}; choose another place") from error
 
 
 def already_there(out: Path, kind: str, found: str = "exists") -> InputError:
@@ -102,10 +105,8 @@ def check_parent(out: Path) -> None:
 def nearest_existing(path) -> Path:
     """Return the path itself where it exists, else the nearest of its parents that exists."""
     path = Path(path).absolute()
-    try:
+    with _usable(path):
         return next(each for each in (path, *path.parents) if each.exists())
-    except OSError as error:  # a name that is too long, or a directory that may not be searched
-        raise InputError(f"cannot use {path}: {error.strerror}; choose another place") from error
 
 
 def cannot_write(path, error: OSError) -> InputError:
@@ -146,10 +147,7 @@ def _check_kind(folder: Path, kind: Kind, foreign: bool) -> None:
         but = "" if is_there else f", but it holds {names[0]!r}"
         raise InputError(f"{folder} does not hold {kind.name} made by dgl-gt: {why}{but}, {refused}")
     if not foreign and (name := _foreign_entry(folder, kind)) is not None:
-        raise InputError(
-            f"{folder} holds {name!r} besides {kind.name}, so --force will not replace it; move that away, or "
-            "choose another directory"
-        )
+        raise InputError(f"{folder} holds {name!r} besides {kind.name}, so --force will not replace it; move that away")
 
 
 def _is_ours(record: Path, kind: Kind) -> bool:

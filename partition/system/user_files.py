@@ -32,7 +32,7 @@ def regular_file(path) -> Path:
     except InputError:  # from `reading`; it is a ValueError, too
         raise
     except (RuntimeError, ValueError) as error:  # the home of an unknown user; a character that no name may have
-        raise InputError(f"{str(path)!r} cannot be the path of a file ({error}); check it") from None
+        raise InputError(f"{str(path)!r} cannot be the path of a file ({error})") from None
     if stat.S_ISDIR(mode):
         raise InputError(f"{path} is a directory; name a file in it")
     if not stat.S_ISREG(mode):

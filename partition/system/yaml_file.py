@@ -15,7 +15,6 @@ from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.partition.system.user_files import reading, regular_file
 
 _MAX_BYTES = 4 << 20  # a profile of five hundred ranks has a quarter of a million links
-_MAX_LEVELS = 20
 _MAX_NAMED = 20  # allowed keys in a message
 _PLAIN_TYPES = ("null", "bool", "int", "float", "str")
 
@@ -94,11 +93,7 @@ def parse_yaml(text: str, name):
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""
         raise InputError(f"{name}{where} is not valid YAML: {error.problem or error.context}") from error
-    except (
-        yaml.YAMLError,
-        ValueError,
-        OverflowError,
-    ) as error:  # PyYAML raises the last two for bad numbers and escapes
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # for bad numbers, escapes and nesting
         raise InputError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
@@ -110,27 +105,15 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def __init__(self, stream):
-        super().__init__(stream)
-        self._level = 0
-
     def compose_node(self, parent, index):
         event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent) or event.anchor:
-            raise _error("anchors and aliases are not allowed here; write the value in full", event)
-        if event.tag:
-            raise _error(f"tags such as {reprlib.repr(event.tag)} are not allowed here; leave the tag out", event)
-        self._level += 1
-        if self._level > _MAX_LEVELS:
-            raise _error(f"it is nested more than {_MAX_LEVELS} levels deep; nest it less", event)
-        node = super().compose_node(parent, index)
-        self._level -= 1
-        return node
+        if isinstance(event, yaml.AliasEvent) or event.anchor or event.tag:
+            raise _error("anchors, aliases and tags are not allowed here; write the value in full", event)
+        return super().compose_node(parent, index)
 
     def construct_yaml_str(self, node):
         value = super().construct_yaml_str(node)
-        if any("\ud800" <= each <= "\udfff" for each in value):
-            raise _error("a text holds an unpaired surrogate; write the whole character", node)
+        value.encode()  # a UnicodeEncodeError, which is a ValueError, for half of a character
         return value
 
     def construct_yaml_int(self, node):
@@ -143,10 +126,9 @@ class _Loader(yaml.SafeLoader):
         values = {}
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, (str, int)) or isinstance(key, bool):
-                raise _error(f"the key {reprlib.repr(key)} is neither text nor a whole number", key_node)
-            if key in values:
-                raise _error(f"the key {reprlib.repr(key)} is given twice; give it once", key_node)
+            if not isinstance(key, (str, int)) or isinstance(key, bool) or key in values:
+                problem = f"the key {reprlib.repr(key)} must be text or a whole number, and be given once"
+                raise _error(problem, key_node)
             values[key] = self.construct_object(value_node, deep=deep)
         return values
 

@@ -155,7 +155,7 @@ class Trial:
         if code not in expected:
             wrong.append(f"exit code {code}, expected one of {sorted(expected)}")
         # before its first line of ours runs, Python itself shows where an interruption has come
-        if "Traceback" in text and ("command_entry.py" in text or kill.number != signal.SIGINT):
+        if "Traceback" in text and ("signals.py" in text or kill.number != signal.SIGINT):
             wrong.append("traceback")
         others = [each for each in re.findall("^dgl-gt: .*", text, re.MULTILINE) if not re.match(_OF_A_STOP, each)]
         if len(others) > 1:

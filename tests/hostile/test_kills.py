@@ -29,7 +29,7 @@ def test_what_is_wrong_is_seen(trial):
     (trial.folder / "out" / "result" / "manifest.json").write_text("{}")
     (trial.folder / "out" / ".result.partial-1").mkdir()
     (trial.folder / "tmp" / "left").touch()
-    (trial.folder / "stderr").write_text("Traceback\ncommand_entry.py\ndgl-gt: one\ndgl-gt: two\n")
+    (trial.folder / "stderr").write_text("Traceback\nsignals.py\ndgl-gt: one\ndgl-gt: two\n")
     found = trial.judge(QUICK[0], 1, has_hit_command=True)
     assert [each.splitlines()[0] for each in found] == [
         "exit code 1, expected one of [0, 130]",

@@ -1,13 +1,13 @@
 import pytest
 
-from dgl_gt.partition.sources import numpy_file, text_blocks
+from dgl_gt.partition.sources import numpy_file, text_table
 from dgl_gt.partition.system import mapped_arrays
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Cut text into blocks of a few bytes, so that tiny files have many."""
-    monkeypatch.setattr(text_blocks, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(text_table, "_BLOCK_BYTES", 7)
 
 
 @pytest.fixture

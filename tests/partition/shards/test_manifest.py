@@ -13,6 +13,7 @@ from hand_made_figures import assert_same_figures
 from safetensors.numpy import load_file, save_file
 
 from dgl_gt.partition import add_expander_edges, add_virtual_nodes, encode, load_graph, read_manifest, verify
+from dgl_gt.partition.cli import quality_table
 from dgl_gt.partition.cuts.edge_cut import EdgeCut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError
@@ -24,7 +25,6 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import Layout, choose_cut
 from dgl_gt.partition.shards.manifest import _render, file_entry
 from dgl_gt.partition.shards.write import write_shards
-from dgl_gt.partition.tables import quality_table
 
 WRONG = [None, True, -1, 0, 1, 2, 10**9, 2**62, 10**400, 0.5, -0.5, 1e308, float("nan"), float("inf"), "", "2", "../x"]
 WRONG += [[], {}, [[]], [0], {"a": 1}, "\ud800", "<b>"]

@@ -11,7 +11,7 @@ from dgl_gt.partition.cuts import metis
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.sources.load import load_graph
-from dgl_gt.partition.system import child_process, guarded_read
+from dgl_gt.partition.system import child_process
 
 
 @pytest.fixture
@@ -153,12 +153,12 @@ def test_graphs_in_one_sparse_format(dgl, tmp_path, form):
 def test_a_file_that_needs_more_memory_than_its_size_suggests(tmp_path, monkeypatch):
     """The child, whose memory is bounded, reports it."""
     (tmp_path / "hungry.py").write_text(
-        "import sys\nfrom dgl_gt.partition.system.guarded_read import serve\n\n\n"
+        "import sys\nfrom dgl_gt.partition.system.child_process import serve\n\n\n"
         "def records():\n    yield {'reading': 'part 1'}, {}\n    raise MemoryError\n\n\nserve(sys.argv[2], records())\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(InputError, match="g.bin: reading part 1 needs more memory than its size suggests"):
-        list(guarded_read.read_in_child("hungry", tmp_path / "g.bin", "DGL"))
+        list(child_process.read_in_child("hungry", tmp_path / "g.bin", "DGL"))
 
 
 def test_no_directory_for_temporary_files(tmp_path, monkeypatch):
@@ -167,7 +167,7 @@ def test_no_directory_for_temporary_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr(child_process.tempfile, "gettempdir", none_is_usable)
     with pytest.raises(InputError, match="cannot write temporary files: No usable temporary directory.*set TMPDIR"):
-        list(guarded_read.read_in_child("dgl_gt.partition.sources.dgl_graphs", tmp_path / "g.bin", "DGL"))
+        list(child_process.read_in_child("dgl_gt.partition.sources.dgl_graphs", tmp_path / "g.bin", "DGL"))
     with pytest.raises(InputError, match="cannot write temporary files: No usable temporary directory.*set TMPDIR"):
         with metis._shared_arrays({"xadj": np.arange(3)}):
             pass

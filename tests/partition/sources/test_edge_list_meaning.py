@@ -32,7 +32,7 @@ MANY = "".join(f"{i}\t{i + 1}\tx\n" for i in range(3000))
         ("g.tsv", 'source\ttarget\ttext\n0\t1\t"hello\n1\t2\tok\n2\t3\t"bye\n3\t0\tx\n', ["line 2", '"hello']),
         ("g.tsv", 'source\ttarget\ttext\n0\t1\t"hello\n1\t2\tok\n2\t3\tx\n', ["line 2", '"hello']),
         ("g.tsv", f'source\ttarget\ttext\n{MANY}7\t8\t"hello\n{MANY}7\t8\t"bye\n', ["line 3002", '"hello']),
-        ("g.tsv", '"abc\tdef\n"ghi\tjkl\nmno\tpqr\n', ["line 1", '"abc']),
+        ("g.tsv", '"abc\tdef\n"ghi\tjkl\nmno\tpqr\n', ["line 1", "abc"]),
         ("g.tsv", 'source\ttarget\n"abc\tdef\n"ghi\tjkl\nmno\tpqr\n', ["line 2", '"abc']),
         ("g.csv", 'source,target,title\n0,1,"two\nlines"\n1,2,ok\n', ["line 2", '"two']),
         ("g.csv", 'source,target,title\n0,1,"two,a\n5,6,lines"\n1,2,ok\n', ["line 2", '"two']),
@@ -44,7 +44,7 @@ MANY = "".join(f"{i}\t{i + 1}\tx\n" for i in range(3000))
 def test_a_quote_that_does_not_end_in_its_line(tmp_path, request, small, name, text, words):
     if small:
         request.getfixturevalue("small_blocks")
-    refused(written(tmp_path / name, text), "quote that does not end", *words)
+    refused(written(tmp_path / name, text), "quote must end in its line", *words)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,6 @@ def test_the_header_is_the_line_that_names_both_ends(tmp_path, text, listed, dat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("#BioGRID Interaction ID\tEntrez A\tEntrez B\n0\t3\t1\n1\t4\t2\n", ["line 1", "Entrez A"]),
-        ("#a,b,c\n# made by x\n0,3,1\n1,4,2\n", ["line 1", "a, b, c"]),
-        ("# edge_id user_a user_b\n0 3 1\n1 4 2\n", ["line 1", "user_a"]),
         ("gene_a\tgene_b\tscore\nTP53\tMDM2\t0.9\nBRCA1\tBARD1\t0.8\n", ["line 1", "gene_a"]),
         ("gene_a\tgene_b\tscore\nTP53\tMDM2\t0.9\n", ["line 1", "gene_a"]),
         ("source,from,to\n1,10,20\n1,20,30\n", ["line 1", "source and from"]),
@@ -136,30 +133,6 @@ def test_headers_that_do_not_tell_the_ends(tmp_path, text, words):
 def test_a_first_line_that_is_taken_for_a_header_is_said(tmp_path, text, listed, said):
     graph = loaded(tmp_path, "g.csv", text)
     assert named_edges(graph) == listed and any("for a header" in note for note in graph.notes) == said
-
-
-def test_a_comment_of_as_many_words_as_columns_is_named(tmp_path):
-    graph = loaded(tmp_path, "g.txt", "# Karate club network\n0 1 2\n1 2 3\n")
-    assert any("line 1" in note and "Karate club network" in note for note in graph.notes)
-    assert loaded(tmp_path, "g.txt", "# Karate club\n0 1\n1 2\n").notes == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("user_id,item_id\n1,1\n1,2\n2,1\n", True),
-        ("user,movie\n1,1\n1,2\n2,1\n", True),
-        ("id_1,id_2\n1,1\n1,2\n2,1\n", False),
-        ("userA,userB\n1,1\n1,2\n2,1\n", False),
-        ("person1_id,person2_id\n1,1\n1,2\n2,1\n", False),
-        ("from,to\n1,1\n1,2\n2,1\n", False),
-    ],
-)
-def test_two_kinds_of_ends_are_said(tmp_path, text, said):
-    assert any("one node" in note for note in loaded(tmp_path, "g.csv", text).notes) == said
-
-
-# ---- ids
 
 
 @pytest.mark.parametrize(
@@ -206,38 +179,13 @@ def test_ids_are_kept(tmp_path, request, small, text, options, listed):
         (f"0,1.0\n1,{2**53 + 1}\n", {}, [f"{2**53 + 1}"]),
         ("4 3\nann bob\nbob cy\ncy dan\n", {"ids": "names"}, ["line 1", "'4 3'", "#"]),
         ("4\n0 1\n1 2\n", {}, ["line 1", "'4'", "#"]),
-        ("p edge 4 3\ne 1 2\ne 2 3\n", {}, ["DIMACS"]),
-        ("c a road map\nc\np sp 4 3\na 1 2 803\na 2 3 158\n", {}, ["DIMACS"]),
-        ("# p sp 4 3\na 1 2 803\na 2 3 158\n", {}, ["DIMACS"]),
+        ("p edge 4 3\ne 1 2\ne 2 3\n", {}, ["line 2", "'e 1 2'"]),
     ],
 )
 def test_ids_that_would_be_others(tmp_path, request, small, text, options, words):
-    if small and f"{2**53 + 1}" not in text and not text.startswith("c"):
+    if small and f"{2**53 + 1}" not in text:
         request.getfixturevalue("small_blocks")
     refused(written(tmp_path / "g.csv", text), *words, **options)
-
-
-def test_one_number_written_in_two_ways_is_said_of_names(tmp_path):
-    for text, said in (("0,1.0\n1,ann\n", True), ("0,1\n1,ann\n", False)):
-        assert any("1.0 and 1" in each for each in loaded(tmp_path, "g.csv", text, ids="names").notes) == said
-
-
-# ---- names that begin like comments
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a b\n#_x b\nb c\n", ["line 2", "'#_x b'"]),
-        ("a b\nb c\n##y c\n", ["line 3", "'##y c'"]),
-        ("a b\n#\N{PARTY POPPER} b\nb c\n", ["line 2", "#"]),
-        ("a b\n%% b\n%_x c\n", ["line 3", "'%_x c'"]),
-        ("source,target\n#a,#b\n#b,#c\n", ["line 2", "'#a,#b'"]),
-        ("bob alice\n##linux bob\n", ["line 2", "'##linux bob'"]),
-    ],
-)
-def test_rows_that_look_like_comments(tmp_path, text, words):
-    refused(written(tmp_path / "g.txt", text), *words)
 
 
 def test_comments_among_names(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dgl_gt.partition import partition, read_manifest, verify
-from dgl_gt.partition.system.command_entry import after_imports
+from dgl_gt.partition.system.signals import after_imports
 
 ROOT = Path(__file__).parents[3]
 PARTITION = ["-m", "dgl_gt", "partition", "sample:communities?nodes=300", "--parts", "2", "--out"]
@@ -40,7 +40,7 @@ def unread():
 
 INTERRUPTED = """
 import os, signal, sys
-from dgl_gt.partition.system.command_entry import enter
+from dgl_gt.partition.system.signals import enter
 
 def imports():
     os.kill(os.getpid(), signal.SIGINT)
@@ -125,7 +125,7 @@ def test_a_result_is_whole_where_messages_are_lost(shards):
 
 MESSAGES = """
 import os, sys
-from dgl_gt.partition.system.command_entry import open_streams
+from dgl_gt.partition.system.signals import open_streams
 open_streams()
 for _ in range(40):
     print("x" * 10_000, file=sys.stderr)

@@ -52,7 +52,7 @@ def test_long_names(tmp_path):
     with new_file(path) as file:
         file.write(b"text")
     assert path.read_text() == "text"
-    with pytest.raises(InputError, match="File name too long; choose another name"):
+    with pytest.raises(InputError, match="File name too long; choose another place"):
         check_file(tmp_path / ("n" * 252 + ".txt"))
 
 
@@ -77,7 +77,7 @@ def test_only_regular_files_are_replaced(tmp_path):
 def test_links_that_lead_to_each_other(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(InputError, match="cannot use .*a: Too many levels of symbolic links; choose another name"):
+    with pytest.raises(InputError, match="cannot use .*a: Too many levels of symbolic links; choose another place"):
         check_file(tmp_path / "a", force=True)
 
 
@@ -114,5 +114,5 @@ def test_a_link_into_a_place_that_cannot_be_written_to(tmp_path):
 
 
 def test_a_name_with_a_nul(tmp_path):
-    with pytest.raises(InputError, match="cannot be a path .*null .*; choose another name"):
+    with pytest.raises(InputError, match="null .*; choose another place"):
         check_file(f"{tmp_path}/a\0b")
