@@ -241,8 +241,9 @@ def parsed_blocks(
                 continue
             except ValueError:
                 pass  # perhaps for a blank line
-        lines = enumerate(block.split("\n"), first_line)
+        lines = list(enumerate(block.split("\n"), first_line))
         rows = [(number, line) for number, line in lines if number > table.header_line and _is_row(line)]
+        _check_comments(table, lines)
         if not rows:
             continue
         try:
@@ -255,6 +256,17 @@ def parsed_blocks(
                 f"{as_what}, {table.width}, and each quote must end in its line; correct it, or begin it with # if it is no row"
             ) from None
         yield [number for number, _ in rows], parsed
+
+
+def _check_comments(table: TextTable, lines: list[tuple[int, str]]) -> None:
+    """Raise :class:`InputError` where a line among the rows may be one whose first name begins with # or %."""
+    for number, line in lines:
+        is_comment = number > table.first_line and line.lstrip().startswith(COMMENTS)
+        if is_comment and table.delimiter and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
+            raise InputError(
+                f"{table.path}, line {number}: {line.strip()[:SHOWN]!r} begins like a comment, but has {table.width} "
+                "columns, as rows have; remove it if it is one, or give its name another first letter"
+            )
 
 
 def _is_row(line: str) -> bool:

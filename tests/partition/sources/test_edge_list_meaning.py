@@ -5,7 +5,7 @@ import warnings
 import pytest
 from source_checks import edges, refused, written
 
-from dgl_gt.partition.errors import SourceWarning
+from dgl_gt.partition.errors import InputError, SourceWarning
 from dgl_gt.partition.sources.load import load_graph
 
 
@@ -204,3 +204,12 @@ def test_a_first_line_that_may_be_an_edge_is_warned_of(tmp_path):
     (tmp_path / "g.txt").write_text("alice bob\ncarl dan\ndan eve\neve carl\n")
     with pytest.warns(SourceWarning, match="alice, bob"):
         assert load_graph(tmp_path / "g.txt").num_edges == 3
+
+
+def test_a_row_whose_name_begins_like_a_comment(tmp_path):
+    path = tmp_path / "tags.csv"
+    path.write_text("# two tags, side by side\ncats,#dogs\n# a comment\n#dogs,birds\n")
+    with pytest.raises(InputError, match=r"tags.csv, line 4: '#dogs,birds'"):
+        load_graph(path, ids="names")
+    path.write_text("# two tags, side by side\ncats,#dogs\n# a comment\nbirds,#dogs\n")
+    assert load_graph(path, ids="names").num_edges == 2
