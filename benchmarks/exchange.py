@@ -87,7 +87,7 @@ class Runner:
 
     def live_bytes(self) -> int:
         """Peak of live tensors in a step, with features and structure."""
-        from dgl_gt.plan.live_tensors import LiveTensors, storage_bytes
+        from dgl_gt.plan.watch import LiveTensors, storage_bytes
 
         with LiveTensors() as live:
             self.step()
@@ -98,7 +98,7 @@ class Runner:
         import torch
 
         from dgl_gt.exchange.local import Local
-        from dgl_gt.plan.live_tensors import LiveTensors
+        from dgl_gt.plan.watch import LiveTensors
         from dgl_gt.structure import CSC
 
         def project(h, which):

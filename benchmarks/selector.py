@@ -139,7 +139,7 @@ class Runner:
         return float(comm.all_reduce(torch.tensor([time.perf_counter() - started], dtype=torch.float64), "max")[0])
 
     def tensor_bytes(self) -> int:
-        from dgl_gt.plan.live_tensors import step_peak_bytes
+        from dgl_gt.plan.watch import step_peak_bytes
 
         return step_peak_bytes(self.sg, self.model, self.feat, self.step)
 

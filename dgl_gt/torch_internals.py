@@ -1,9 +1,7 @@
-"""The undocumented names of torch that a run needs.
+"""The undocumented names of torch that a run needs: which versions have them, and what happens where one lacks them.
 
-``train/optimizer.py`` also takes the wrappers from the methods of optimisers, without which nothing changes.
-
-Each function says what it does, which versions of torch have the name, and what happens where a version lacks it. The
-oldest version that this package supports is 2.4; all names are present in 2.13.
+The oldest version that this package supports is 2.4; all names are present in 2.13. ``train/optimizer.py`` also takes
+the wrappers from the methods of optimisers, without which nothing changes.
 """
 
 from __future__ import annotations
@@ -20,10 +18,9 @@ __all__ = ["tree_leaves", "tree_map"]  # of ``torch.utils._pytree``, since torch
 
 
 def default_store() -> dist.Store:
-    """Return the key-value store through which the ranks of this job found each other.
+    """Return the key-value store through which the ranks of this job found each other; they note there why they stop.
 
-    ``_get_default_store``, older than torch 2.4. Ranks leave notes in it about why they stop. Without the name, making
-    a group of several ranks fails with ``AttributeError``: a rank could not say why it stops.
+    ``_get_default_store``, older than torch 2.4. Without it, making a group of several ranks fails: ``AttributeError``.
     """
     return dist.distributed_c10d._get_default_store()
 
@@ -31,8 +28,8 @@ def default_store() -> dist.Store:
 def set_group_timeout(group: dist.ProcessGroup | None, timeout_s: float) -> None:
     """Set how long the collectives of a process group may take before the backend gives up (s).
 
-    ``_set_pg_timeout``, older than torch 2.4. It is called only where the user asks for a timeout. Without the name,
-    that fails with ``AttributeError``; everything else works.
+    ``_set_pg_timeout``, older than torch 2.4. Without it, a run for which the user asks for a timeout fails:
+    ``AttributeError``.
     """
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
@@ -69,9 +66,8 @@ def has_hooks(module: torch.nn.Module) -> bool:
 def assume_constant(function):
     """Let torch.compile take the result of a function for a constant, as ``torch.compiler.assume_constant_result`` does.
 
-    ``_dynamo_marked_constant``, which that decorator sets, in torch 2.4 to 2.13. The decorator itself imports the
-    machinery of torch.compile, a second in every process. Without the name, ``torch.compile(fullgraph=True)`` refuses
-    what calls the function.
+    ``_dynamo_marked_constant``, in torch 2.4 to 2.13. The decorator, which sets it, imports the machinery of
+    torch.compile, a second in every process. Without it, ``torch.compile(fullgraph=True)`` refuses what calls the function.
     """
     function._dynamo_marked_constant = True
     return function
@@ -105,18 +101,16 @@ class OperationMode(TorchDispatchMode):
 def storage_key(values: torch.Tensor | torch.UntypedStorage) -> int:
     """Return a number that tells the storage of a tensor from all others that are alive.
 
-    ``UntypedStorage._cdata``, older than torch 2.4; ``data_ptr()`` is 0 for every empty storage. Without the name,
-    tracing a step fails with ``AttributeError``.
+    ``UntypedStorage._cdata``, older than torch 2.4; ``data_ptr()`` is 0 for every empty storage. Without it, tracing a
+    step fails: ``AttributeError``.
     """
-    storage = values.untyped_storage() if isinstance(values, torch.Tensor) else values
-    return storage._cdata
+    return (values.untyped_storage() if isinstance(values, torch.Tensor) else values)._cdata
 
 
 def is_in_backward() -> bool:
     """Return whether a backward pass is running on this thread.
 
-    ``torch._C._current_graph_task_id``, in torch 2.4 to 2.13. Without the name, tracing a step fails with
-    ``AttributeError``.
+    ``torch._C._current_graph_task_id``, in torch 2.4 to 2.13. Without it, tracing a step fails: ``AttributeError``.
     """
     return torch._C._current_graph_task_id() != -1
 
@@ -124,7 +118,7 @@ def is_in_backward() -> bool:
 def schema_of(operation):
     """Return the schema of an ``OpOverload``: names of arguments, and what it writes or returns in another form.
 
-    ``OpOverload._schema``, older than torch 2.4. Without the name, tracing a step fails with ``AttributeError``.
+    ``OpOverload._schema``, older than torch 2.4. Without it, tracing a step fails: ``AttributeError``.
     """
     return operation._schema
 

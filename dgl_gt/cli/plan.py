@@ -18,8 +18,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.plan.forecast import forecast
-from dgl_gt.plan.plan import NothingFits, Plan
-from dgl_gt.plan.plan_tables import forecast_table, plot, text_of_plan, text_of_policy
+from dgl_gt.plan.plan import NothingFits, Plan, forecast_table, plot, text_of_plan
 from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of
 
@@ -117,7 +116,7 @@ def _plan(args):
     plans = _forecast(args, traces_of, profile)
     of_policy = None
     if not policy.is_exact:
-        from dgl_gt.plan.policy_plan import plan_policy  # here, because --help needs no torch
+        from dgl_gt.plan.policy_plan import plan_policy, text_of_policy  # here, because --help needs no torch
 
         with console.Stages() as progress:
             progress("predicting the policy")

@@ -22,8 +22,7 @@ def add_command(commands) -> None:
 
 def _report(args) -> tuple[dict, str]:
     from dgl_gt.partition.report.write import write_report
-    from dgl_gt.report.run_files import is_run
-    from dgl_gt.report.write import write_run_report
+    from dgl_gt.report.run_report import is_run, write_run_report
 
     directory = Path(args.directory)
     if is_shards(directory):

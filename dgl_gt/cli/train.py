@@ -164,10 +164,13 @@ def _leads() -> bool:
 
 
 def _memory_advice(args, config) -> str:
-    from dgl_gt.plan.memory_advice import advice_for_auto, advice_for_strategy
+    if args.strategy == AUTO:  # only the ranks know what was predicted
+        return (
+            "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
+            "--strategy auto chooses from"
+        )
+    from dgl_gt.plan.memory_check import advice_for_strategy
 
-    if args.strategy == AUTO:
-        return advice_for_auto()
     return advice_for_strategy(args.directory, config, args.strategy, args.depth, args.model_factory)
 
 

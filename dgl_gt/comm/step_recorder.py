@@ -14,21 +14,11 @@ _NO_PLACE = "the rest of the step"
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective that has started.
+    """A collective that has started."""
 
-    Attributes
-    ----------
-    kind : str
-        What it is, such as "exchange of rows".
-    place : str
-        Part of the model that started it; empty where that is not known.
-    number : int
-        Its number in the timeline; -1 where none is recorded.
-    """
-
-    kind: str
-    place: str = ""
-    number: int = -1
+    kind: str  # such as "exchange of rows"
+    place: str = ""  # part of the model that started it; empty where that is not known
+    number: int = -1  # in the timeline; -1 where none is recorded
 
     def __str__(self) -> str:
         """Return its name in a message: "an exchange of rows in layers.1"."""
@@ -43,19 +33,14 @@ class StepRecorder:
     """Records one step on this rank, while it is ``comm.recorder``. Times are seconds since it was made.
 
     Ranges of torch's profiler get the same names. Where tensors are on a GPU, the process waits for the GPU before each
-    time that is taken.
-
-    Attributes
-    ----------
-    places : list of (float, str)
-        Times at which a part of the step began, and its name.
-    collectives : list of dict
-        For each collective, in the order in which they started: ``name``; ``started``; ``senders``, the ranks that it
-        needs; and ``blocked``, the times from which and until which this rank did nothing but wait for it, or None.
+    time that is taken. ``places`` has the time at which each part of the step began, and its name. ``collectives`` has, for
+    each in the order in which they started, its ``name``; ``started``; ``senders``, the ranks that it needs; and
+    ``blocked``, the times from which and until which this rank did nothing but wait for it, or None.
     """
 
     def __init__(self, strategy: str, device: torch.device):
-        self._strategy, self._device, self._range = strategy, device, None
+        self._strategy, self._device = strategy, device
+        self._range: torch.profiler.record_function | None = None
         self.places: list[tuple[float, str]] = [(0.0, _NO_PLACE)]
         self.collectives: list[dict] = []
         self._zero = time.perf_counter()

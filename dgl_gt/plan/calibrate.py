@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from dgl_gt.partition.figures.profile import Attention, Profile
 from dgl_gt.partition.system.memory import available_memory_bytes, peak_memory_bytes
 from dgl_gt.structure import CSC
 
-from .recorder import OperationCounter
+from .tracing import OperationCounter
+from .watch import elapsed
 
 _ROWS = 40_000
 _EDGES = 240_000
@@ -34,16 +35,10 @@ _TRAINING_BYTES, _CHECKPOINTING_BYTES = 48 * 2**20, 70 * 2**20
 _DIGITS = 4
 
 
-def measure(comm: Comm, progress=None) -> Profile:
+def measure(comm: Comm, progress: Callable[[str], object] | None = None) -> Profile:
     """Measure the ranks and links of this group, which takes about a minute.
 
-    Every rank calls it, and all get the same profile.
-
-    Parameters
-    ----------
-    comm : Comm
-    progress : callable, optional
-        Called as ``progress(stage)``.
+    Every rank calls it, and all get the same profile. ``progress`` is called with what is being measured.
     """
     progress = progress or (lambda stage: None)
     own = {}
@@ -57,20 +52,16 @@ def measure(comm: Comm, progress=None) -> Profile:
         progress(f"measuring {stage}")
         own |= function(comm)
     figures = {key: _rounded(_of_all_ranks(comm, value)) for key, value in own.items()}
+    products = {width: figures.pop(f"products {width}") for width in _WIDTHS}
+    far = {int(key): figures.pop(key) for key in _far_keys()}
+    near = {key: figures.pop(key) for key in ("edge_s", "head_s", "row_column_s", "near_column_s")}
     progress("measuring links")
     return Profile(
         kind="measured",
         ranks=comm.world_size,
-        **{
-            key: figures[key]
-            for key in ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s", "operation_s")
-        },
-        **{key: figures[key] for key in ("bf16_product_speed", "bf16_edge_time")},
-        products={width: figures[f"products {width}"] for width in _WIDTHS},
-        attention=Attention(
-            **{key: figures[key] for key in ("edge_s", "head_s", "row_column_s", "near_column_s")},
-            far_column_s={int(key): figures[key] for key in _far_keys()},
-        ),
+        **figures,
+        products=products,
+        attention=Attention(**near, far_column_s=far),
         # torch's checkpointing loads the machinery of torch.compile
         checkpointing_bytes=0.0 if comm.device.type == "cuda" else float(_CHECKPOINTING_BYTES),
         **_links(comm),
@@ -89,6 +80,8 @@ def _attention(comm: Comm) -> dict[str, float]:
 
     There is one column_s for each locality of the sources; it is smallest if they lie near their destinations.
     """
+    from scipy.optimize import nnls
+
     equations, seconds = [], []
     graphs = [(0, _graph(comm)), (0, _graph(comm, degree=_HIGH_DEGREE))]
     for kind, graph in graphs + [(kind, _graph(comm, rows)) for kind, rows in enumerate(_FAR_ROWS, 1)]:
@@ -98,8 +91,8 @@ def _attention(comm: Comm) -> dict[str, float]:
             equations.append([1, heads, row_columns_per_edge, columns, *(columns * (kind == each) for each in (1, 2))])
             seconds.append(_edge_seconds(comm, graph, heads, head_dim))
     weights = 1 / np.array(seconds)  # so that relative errors count
-    solution = _not_negative(np.array(equations) * weights[:, None], np.array(seconds) * weights)
-    edge_s, head_s, row_column_s, near, *more = solution.tolist()
+    solution = nnls(np.array(equations) * weights[:, None], np.array(seconds) * weights)[0]
+    edge_s, head_s, row_column_s, near, *more = np.maximum(solution, 1e-15).tolist()
     figures = {"edge_s": edge_s, "head_s": head_s, "row_column_s": row_column_s, "near_column_s": near}
     return figures | {key: near + extra for key, extra in zip(_far_keys(), more)}
 
@@ -121,12 +114,6 @@ def _far_keys() -> list[str]:
     return [str(int(2 * 4 * columns * rows)) for rows in _FAR_ROWS]
 
 
-def _not_negative(equations: np.ndarray, values: np.ndarray) -> np.ndarray:
-    from scipy.optimize import nnls
-
-    return np.maximum(nnls(equations, values)[0], 1e-15)
-
-
 def _graph(comm: Comm, far_rows: int | None = None, degree: int | None = None) -> CSC:
     """A graph whose edges come from rows nearby, or, with ``far_rows``, from any of this many rows."""
     rows = far_rows or (_EDGES // degree if degree else _ROWS)
@@ -146,10 +133,9 @@ def _products(comm: Comm) -> dict[str, float]:
 
 
 def _product_flops_per_s(comm: Comm, width: int, dtype: torch.dtype = torch.float32) -> float:
-    options = {"dtype": dtype, "device": comm.device}
-    shapes = (_ROWS, width), (3 * width, width), (3 * width,)
-    inputs = [torch.randn(shape, requires_grad=True, **options) for shape in shapes]
-    upstream = torch.ones(_ROWS, 3 * width, **options)
+    shapes: tuple[tuple[int, ...], ...] = (_ROWS, width), (3 * width, width), (3 * width,)
+    inputs = [torch.randn(shape, requires_grad=True, dtype=dtype, device=comm.device) for shape in shapes]
+    upstream = torch.ones(_ROWS, 3 * width, dtype=dtype, device=comm.device)
     seconds = _seconds(comm, lambda: torch.autograd.grad(F.linear(*inputs), inputs, upstream))
     return 3 * 2 * _ROWS * width * 3 * width / seconds
 
@@ -168,16 +154,13 @@ def _in_bfloat16(comm: Comm) -> dict[str, float]:
 
 def _rows(comm: Comm) -> dict[str, float]:
     """Bandwidth of norms with activation functions, and of sums; and the fixed time of an operation, from two rows."""
-    width, ffn = 128, 2
-
-    def chain(x, wide):
-        return F.layer_norm(x, (width,)), F.gelu(wide)
+    width = 128
 
     def step(rows):
         x = torch.randn(rows, width, device=comm.device, requires_grad=True)
-        wide = torch.randn(rows, ffn * width, device=comm.device, requires_grad=True)
+        wide = torch.randn(rows, 2 * width, device=comm.device, requires_grad=True)
         upstream = torch.ones_like(x), torch.ones_like(wide)
-        return lambda: torch.autograd.grad(chain(x, wide), (x, wide), upstream)
+        return lambda: torch.autograd.grad((F.layer_norm(x, (width,)), F.gelu(wide)), (x, wide), upstream)
 
     many, few = step(_ROWS), step(2)
     with OperationCounter() as of_many:
@@ -210,8 +193,7 @@ def _links(comm: Comm) -> dict:
     """Latency and bandwidth, from alpha + beta x bytes; all ranks send at once, each to the rank ``step`` places on."""
     ranks = comm.world_size
     if ranks == 1:
-        one = {"latency_s": 0.0, "overlap": 0.0, "reduce_bytes_per_s": 1e12}
-        return {**one, "link_bytes_per_s": [[1e12]]}
+        return {"latency_s": 0.0, "overlap": 0.0, "reduce_bytes_per_s": 1e12, "link_bytes_per_s": [[1e12]]}
     mine = np.full(ranks, 1e12)
     for step in range(1, ranks):
         seconds = []
@@ -257,20 +239,20 @@ def _overlap(comm: Comm, link: np.ndarray) -> float:
     def exchange():
         comm.start(rows, counts, counts).wait()
 
-    def compute(times=1):
+    times = 1
+
+    def compute():
         for _ in range(times):
             sparse_attention(graph, q, q, q)
 
-    def both(times):
+    def both():
         under_way = comm.start(rows, counts, counts)
-        compute(times)
+        compute()
         under_way.wait()
 
     exchange_s = _seconds(comm, exchange, one_by_one=True)
-    times = max(1, round(exchange_s / _seconds(comm, compute)))
-    times = int(max(_of_all_ranks(comm, times)))
-    compute_s = _seconds(comm, lambda: compute(times))
-    both_s = _seconds(comm, lambda: both(times), one_by_one=True)
+    times = int(max(_of_all_ranks(comm, max(1, round(exchange_s / _seconds(comm, compute))))))
+    compute_s, both_s = _seconds(comm, compute), _seconds(comm, both, one_by_one=True)
     return min(max((exchange_s + compute_s - both_s) / min(exchange_s, compute_s), 0.0), 1.0)
 
 
@@ -283,25 +265,10 @@ def _seconds(comm: Comm, function, one_by_one: bool = False) -> float:
     for _ in range(2):
         function()
     if one_by_one:
-        return statistics.median(_elapsed(comm, function) for _ in range(_EXCHANGE_RUNS))
-    slowest = comm.all_reduce(torch.tensor([_elapsed(comm, function)], dtype=torch.float64), "max")
+        return statistics.median(elapsed(comm, comm.device, function) for _ in range(_EXCHANGE_RUNS))
+    slowest = comm.all_reduce(torch.tensor([elapsed(comm, comm.device, function)], dtype=torch.float64), "max")
     runs = max(1, round(_BATCH_S / float(slowest[0])))
-    return statistics.median(_elapsed(comm, function, runs) / runs for _ in range(_BATCHES))
-
-
-def _elapsed(comm: Comm, function, runs: int = 1) -> float:
-    comm.all_reduce(torch.zeros(1))
-    _synchronise(comm)
-    started = time.perf_counter()
-    for _ in range(runs):
-        function()
-    _synchronise(comm)
-    return time.perf_counter() - started
-
-
-def _synchronise(comm: Comm) -> None:
-    if comm.device.type == "cuda":
-        torch.cuda.synchronize(comm.device)
+    return statistics.median(elapsed(comm, comm.device, function, runs) / runs for _ in range(_BATCHES))
 
 
 def _of_all_ranks(comm: Comm, value: float) -> list[float]:

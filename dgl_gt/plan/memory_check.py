@@ -1,4 +1,4 @@
-"""Before training: the memory that a step is predicted to take is compared with what is free."""
+"""Memory of a training run: it is refused where its step cannot fit; what to change where it has run out."""
 
 from __future__ import annotations
 
@@ -10,30 +10,41 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import read_profile
+from dgl_gt.partition.figures.strategies import counts_of_parts
+from dgl_gt.partition.figures.strategies import CHOICES, default_strategy, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig, policy_of
-from dgl_gt.train.model import ModelFactory
+from dgl_gt.train.model import ModelFactory, find_factory
 
 from .calibrate import available_rank_memory
 from .planned_step import tracer_of
+from .policy_costs import kept_bytes
 from .policy_plan import plan_policy
-from .policy_time import kept_bytes
 from .select import choose
 
 _ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does
 _SAFE_SHARE = 0.25  # of the memory; below, no prediction is made, because that takes a second or more
+_SMALLER, _FEWER = "a smaller --hidden", "fewer --layers"
+_TERMS = {  # what a rank holds, by the count on which it depends; and what makes it smaller
+    "rows of its own nodes": (
+        ("owned", "selected"),
+        ("--activation-checkpoint full", "--precision bf16", _SMALLER, "more parts on more machines"),
+    ),
+    "rows of nodes of other ranks": (
+        ("copies", "sent", "returned", "returns", "nodes"),
+        ("another --strategy", _SMALLER, "a cut with fewer copies"),
+    ),
+    "edges": (("edges", "sent_edges", "cut_edges", "all_edges", "returned_edges"), ("more parts on more machines",)),
+    "parameters, gradients and the optimiser": (("one",), (_SMALLER, _FEWER)),
+}
 
 
 def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> None:
     """Refuse a run whose tensors alone need more memory than a rank can have; every rank calls it.
 
     Limits of control groups count. The message says what would fit. A step that cannot be traced is not refused.
-
-    Raises
-    ------
-    InputError
-        The memory is too little on one of the ranks.
     """
     comm, figures = sg.comm, read_figures(sg.manifest)
     available = available_rank_memory(comm)
@@ -95,3 +106,39 @@ def _what_fits(directory, figures: Figures, traces, available: int, policy: Poli
         f"--strategy {choice.strategy} --depth {choice.depth} --activation-checkpoint {choice.activation_checkpoint}"
     )
     return f"{options} is predicted to fit, with {format_bytes(choice.memory_bytes)}"
+
+
+def advice_for_strategy(
+    directory, config: TrainConfig, strategy: str | None, depth: int, model_factory: str | None = None
+) -> str:
+    """What a training step was predicted to need on the largest rank, what most of that is for, and what to change."""
+    figures = read_figures(read_manifest(directory))
+    rules = default_strategy(figures) if strategy is None else strategy_of(strategy, CHOICES)
+    try:
+        traces = tracer_of(config, figures.features, factory=find_factory(model_factory))
+        trace = traces.of(figures, rules, min(depth, traces.max_depth), config.activation_checkpoint)
+    except InputError as error:  # the model is too large to be traced
+        return str(error)
+    rank, per_unit = trace.peak_of_largest_rank(figures)
+    needed = counts_of_parts(figures, trace.counts)[rank] * per_unit
+    by_term = [
+        (sum(some for count, some in zip(trace.counts, needed) if count.of in words), name)
+        for name, (words, _) in _TERMS.items()
+    ]
+    most, largest = max(by_term)
+    options = f"with --layers {config.model.layers} --hidden {config.model.hidden}"
+    model = f"of {model_factory}" if model_factory else options
+    return (
+        f"a training step {model} is predicted to need {format_bytes(needed.sum())} for tensors on the largest rank, and "
+        f"{format_bytes(most)} of that for {largest}; choose {_changes(largest, config, model_factory)}, or let "
+        "`dgl-gt plan DIR --rank-memory SIZE` find a strategy that fits"
+    )
+
+
+def _changes(largest: str, config: TrainConfig, model_factory: str | None) -> str:
+    """What makes the largest term smaller, without what is done already and what a model of the user's has no option for."""
+    done = (f"--activation-checkpoint {config.activation_checkpoint}", f"--precision {config.precision}")
+    changes = [each for each in _TERMS[largest][1] if each not in done]
+    if model_factory:
+        changes = ["a smaller model" if each == _SMALLER else each for each in changes if each != _FEWER]
+    return " or ".join(filter(None, [", ".join(changes[:-1]), changes[-1]]))

@@ -1,11 +1,28 @@
-"""What the selector returns: ways to train with their predictions, the chosen one and why, or why there is none."""
+"""Plans: ways to train with their predictions, the chosen one and why; as JSON values, as text and as a picture."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
+from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import Costs
+from dgl_gt.partition.figures.profile import Profile
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.optional_packages import import_optional
+from dgl_gt.partition.system.units import format_bytes
+
+_SHOWN = 12  # candidates in the table that fit; those that are refused are all there, with the reason
+_MEMORY = (
+    "The column memory / rank is what a run with --rank-memory takes. Without it, ranks on a CPU keep freed memory, "
+    "which is faster and takes up to 1.45 times as much."  # measurements gave 1.34 to 1.43 times
+)
+_KINDS = {
+    "measured": "ranks and links as measured",
+    "datasheet": "ranks and links from datasheets: no run reaches these peaks; compare choices, not seconds",
+    "default": "no profile or preset given: one core of a server processor per rank and 10 Gbit/s links are assumed",
+}
 
 
 @dataclass(frozen=True)
@@ -61,10 +78,8 @@ class Candidate:
     def title(self) -> str:
         """The candidate in a few words."""
         depth = f" of depth {self.depth}" if self.depth > 1 else ""
-        checkpoint = (
-            f", activation checkpoint {self.activation_checkpoint}" if self.activation_checkpoint != "none" else ""
-        )
-        return f"{self.strategy}{depth} on the {self.cut} cut{checkpoint}"
+        mode = f", activation checkpoint {self.activation_checkpoint}" if self.activation_checkpoint != "none" else ""
+        return f"{self.strategy}{depth} on the {self.cut} cut{mode}"
 
 
 @dataclass(frozen=True)
@@ -112,24 +127,16 @@ class Plan:
 
     def as_dict(self) -> dict:
         """The plan as ``dgl-gt plan --json`` prints it, see docs/cli.md."""
-        choice = self.choice
+        named = ("cut", "strategy", "depth", "activation_checkpoint", "directory")
+        predicted = ("seconds", "sent_bytes", "peak_bytes", "memory_bytes")
         return {
             "choice": {
-                **{
-                    key: getattr(choice, key)
-                    for key in ("cut", "strategy", "depth", "activation_checkpoint", "directory")
-                },
-                "predicted_seconds": choice.seconds,
-                "predicted_sent_bytes": choice.sent_bytes,
-                "predicted_peak_bytes": choice.peak_bytes,
-                "predicted_memory_bytes": choice.memory_bytes,
+                **{name: getattr(self.choice, name) for name in named},
+                **{f"predicted_{name}": getattr(self.choice, name) for name in predicted},
                 "reason": self.reason,
             },
             "candidates": [asdict(each) for each in self.candidates],
-            "profile": self.profile,
-            "model": self.model,
-            "ranks": self.ranks,
-            "one_rank_seconds": self.one_rank_seconds,
+            **{name: getattr(self, name) for name in ("profile", "model", "ranks", "one_rank_seconds")},
         }
 
 
@@ -150,3 +157,73 @@ class NothingFits(InputError):
 
     def __reduce__(self):  # so that it can come from another process
         return NothingFits, (str(self), self.least_bytes, self.fixed_bytes)
+
+
+def text_of_plan(plan: Plan) -> str:
+    """A table of a plan's candidates, and the reason for the choice."""
+    fitting = [each for each in plan.candidates if not each.refused]
+    refused = plan.candidates[len(fitting) :]
+    rows = []
+    for each in fitting[:_SHOWN] + refused:
+        cells = [""] * 7
+        if terms := each.seconds_by_term:
+            of_kinds = [
+                *(terms[key] for key in ("products_s", "rows_s", "attention_s")),
+                terms["exchange_s"] - terms["hidden_s"],
+            ]
+            cells = [f"{seconds:.3g}" for seconds in (each.seconds, *of_kinds)]
+            cells += [format_bytes(each.sent_bytes), format_bytes(each.memory_bytes)]
+        rows.append([each.cut, each.strategy, each.depth, each.activation_checkpoint, *cells, each.refused or ""])
+    header = ["cut", "strategy", "depth", "checkpoint", "s / step", "products", "rows", "edges", "exchange", "sent"]
+    header += ["memory / rank", ""]
+    more = len(fitting) - _SHOWN
+    listed = table(header, rows) + (f"\nand {more} more that fit (--json lists all)" if more > 0 else "")
+    notes = [f"chosen: {plan.reason}"]
+    if factored := plan.model.get("factored"):
+        notes.append(
+            f"gradients of {', '.join(factored)} travel as factors of the training rows, which takes fewer bytes"
+        )
+    return "\n".join([listed, "", *notes, _MEMORY, _KINDS[plan.profile["kind"]]])
+
+
+def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> str:
+    """A table of plans, one row for each number of ranks."""
+    rows = []
+    for ranks, plan in plans.items():
+        if isinstance(plan, NothingFits):
+            rows.append([ranks, *["-"] * 8, f"{format_bytes(plan.least_bytes)} at least: does not fit"])
+            continue
+        choice, speed_up = plan.choice, (plan.one_rank_seconds or math.nan) / plan.choice.seconds
+        named = [choice.cut, choice.strategy, choice.depth, choice.activation_checkpoint]
+        figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
+        rows.append([ranks, *named, *figures, format_bytes(choice.sent_bytes), format_bytes(choice.memory_bytes)])
+    header = ["ranks", "cut", "strategy", "depth", "checkpoint", "s / step", "speed-up", "efficiency", "sent"]
+    header += ["memory / rank"]
+    measured = "rows, edges and bytes are those of real cuts into that many parts; " + _KINDS[profile.kind]
+    return f"{table(header, rows)}\n\n{_MEMORY}\n{measured}"
+
+
+def plot(plans: dict[int, Plan | NothingFits], profile: Profile, path, *, force: bool = False) -> None:
+    """Draw seconds and memory by number of ranks as a PNG; ``force`` replaces an existing file."""
+    pictures = import_optional("matplotlib.figure", "--plot", "pip install matplotlib")
+    drawn = [plan for plan in plans.values() if isinstance(plan, Plan)]
+    ranks = [plan.ranks for plan in drawn]
+    figure = pictures.Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot(ranks, [plan.choice.seconds for plan in drawn], "o-", label="predicted")
+    perfect = [(plan.one_rank_seconds or math.nan) / plan.ranks for plan in drawn]
+    left.plot(ranks, perfect, ":", color="grey", label="perfect")
+    for plan in drawn:
+        where = plan.ranks, plan.choice.seconds
+        left.annotate(plan.choice.strategy, where, textcoords="offset points", xytext=(4, 6))
+    left.set(xlabel="ranks", ylabel="seconds per step", xscale="log", yscale="log")
+    left.legend()
+    right.plot(ranks, [plan.choice.memory_bytes / 2**30 for plan in drawn], "s-", color="tab:red")
+    right.set(xlabel="ranks", ylabel="GiB of the largest rank", xscale="log", ylim=(0, None))
+    for axes in (left, right):
+        axes.set_xticks(ranks, [str(each) for each in ranks])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.suptitle(_KINDS[profile.kind], fontsize=9)
+    with new_file(path, force=force) as file:
+        figure.savefig(file, format="png", dpi=120)

@@ -37,10 +37,7 @@ def _make_step(
     factored: tuple[str, ...] = (),
     train_rows: int = 0,
 ):
-    """Make a training step of a config on a part that may have no labels of its own.
-
-    Gradients of the layers ``factored`` travel as factors of ``train_rows`` rows of all ranks.
-    """
+    """A training step on a part; gradients of the layers ``factored`` travel as factors of ``train_rows`` rows in all."""
     config, comm, factors = config.changed(activation_checkpoint=activation_checkpoint), sg.comm, None
     task = assumed_node_classification(sg, config, classes)
     model = build_model(config, factory=factory, **task.sizes).to(sg.device)
@@ -80,16 +77,17 @@ def tracer_of(
     return make(config.changed(**others), features, classes, factory)
 
 
-@lru_cache(maxsize=16)
-def _shared_traces(config: TrainConfig, features: int, classes: int, factory: None) -> Tracer:
-    return _traces(config, features, classes, factory)
-
-
 def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFactory | None) -> Tracer:
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
         tables = {"edge_kinds": len(config.task.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
         model, mode = build_model(config, features, classes, factory, **tables), config.activation_checkpoint
-    _check_size(model)
+    needed, available = 4 * sum(each.nbytes for each in model.parameters()), available_memory_bytes()
+    if needed > available:
+        raise InputError(
+            f"the model has {sum(each.numel() for each in model.parameters()):,} parameters, which with gradients and the "
+            f"optimiser take {format_bytes(needed)}, and this machine has {format_bytes(available)} available; choose a "
+            "smaller model"
+        )
 
     def variant(figures: Figures) -> dict:
         names = () if factory else factored_layers(model, figures, config)
@@ -105,13 +103,4 @@ def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFact
     )
 
 
-def _check_size(model: torch.nn.Module) -> None:
-    """Raise :class:`InputError` if a model is too large to be traced on this machine."""
-    count = sum(parameter.numel() for parameter in model.parameters())
-    needed = 4 * sum(parameter.nbytes for parameter in model.parameters())
-    available = available_memory_bytes()
-    if needed > available:
-        raise InputError(
-            f"the model has {count:,} parameters, which with gradients and the optimiser take {format_bytes(needed)}, and this "
-            f"machine has {format_bytes(available)} available; choose a smaller model"
-        )
+_shared_traces = lru_cache(maxsize=16)(_traces)

@@ -11,34 +11,22 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import MIRROR, WITH_POLICY, StrategyRules, strategy_of
+from dgl_gt.partition.system.units import format_bytes
 
 from .plan import Candidate
-from .policy_time import PolicyCosts, kept_bytes
+from .policy_costs import PolicyCosts, kept_bytes
 from .select import Search
 from .tracer import Tracer
 
 
 @dataclass(frozen=True)
 class PolicyPlan:
-    """The predictions of a training step under a policy.
+    """The predictions of a training step under a policy."""
 
-    Attributes
-    ----------
-    candidate : Candidate
-        The cut and the strategy. Seconds and bytes sent are those of an exact step; what the policy keeps from step to
-        step is part of the memory.
-    seconds : float
-        Time of a step (s).
-    sent_bytes : int
-        Bytes that all ranks send in a step, on average.
-    kept_bytes : int
-        Rows, errors and samples of edges that the policy keeps from step to step, on the rank that keeps most (bytes).
-    """
-
-    candidate: Candidate
+    candidate: Candidate  # cut and strategy; seconds and bytes sent of an exact step; memory with what the policy keeps
     seconds: float
-    sent_bytes: int
-    kept_bytes: int
+    sent_bytes: int  # of all ranks in a step, on average
+    kept_bytes: int  # from step to step: rows, errors and samples of edges, on the rank that keeps most
 
     def as_dict(self) -> dict:
         """The predictions as ``dgl-gt plan --json`` prints them."""
@@ -67,17 +55,9 @@ def plan_policy(
     other than that of the samples of edges is assumed to be that of ``mirror``. Under an adaptive period,
     rows count as sent in every step and used in the next, as in its first steps.
 
-    Parameters
-    ----------
-    cuts, traces, profile, rank_memory
-        See :func:`dgl_gt.plan.choose`. ``traces`` are those of the step of ``dgl-gt train``.
-    policy : Policy
-
-    Raises
-    ------
-    InputError
-        None of the cuts, strategies and modes of activation checkpointing goes with the policy;
-        as :class:`dgl_gt.plan.NothingFits`, none fits into the memory.
+    The other arguments are those of :func:`dgl_gt.plan.choose`, with the traces of the step of ``dgl-gt train``. Raises
+    :class:`InputError` where no cut, strategy and mode of activation checkpointing goes with the policy, and
+    :class:`NothingFits` where none fits into the memory.
     """
     ranks = cuts[0][1].parts
     profile.check_ranks(ranks)
@@ -112,3 +92,18 @@ def _modes(cuts, traces: Tracer, policy: Policy) -> tuple[str, ...]:
     if modes == ("full",):
         policy.check_model("full")
     return tuple(filter(policy.goes_with, modes))
+
+
+def text_of_policy(planned: PolicyPlan, policy: str) -> str:
+    """What a policy changes, compared with an exact step with the same strategy."""
+    exact = planned.candidate
+    saved = 1 - planned.sent_bytes / exact.sent_bytes if exact.sent_bytes else 0.0
+    kept = f", of which the policy keeps up to {format_bytes(planned.kept_bytes)} from step to step"
+    lines = [
+        f"policy, approximate       {policy}",
+        f"strategy                  {exact.title}",
+        f"a step, predicted         {planned.seconds:.3g} s instead of {exact.seconds:.3g} s",
+        f"sent in a step            {format_bytes(planned.sent_bytes)}, {saved:.1%} less than {format_bytes(exact.sent_bytes)}",
+        f"memory / rank             {format_bytes(exact.memory_bytes)}{kept if planned.kept_bytes else ''}",
+    ]
+    return "\n".join(lines)

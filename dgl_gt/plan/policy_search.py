@@ -1,14 +1,25 @@
-"""Find a transmission policy for a model and a graph: what each mode loses is measured, and its time is predicted."""
+"""Find a transmission policy for a model and a graph: what each mode loses is measured, and its time is predicted.
+
+The modes are chosen so that the step is the fastest for which the measured losses together stay within a bound. The
+problem is that of Lin and Wang's searched transmission policy (2021, arXiv 2111.02489). Losses of single transmissions
+are taken to add up. A greedy search takes the change that saves most seconds for each point of loss, as long as the
+bound allows it; then single changes and pairs of changes improve what it found.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
 
 from dgl_gt.exchange.load import load
-from dgl_gt.exchange.policy.policy import MIN_COLUMNS, Mode, Policy
+from dgl_gt.exchange.policy.policy import MIN_COLUMNS, Mode, Policy, Rule, parse_mode
+from dgl_gt.exchange.shard_view import ShardView
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
@@ -22,43 +33,35 @@ from dgl_gt.train.run import prepare
 from dgl_gt.train.tasks.node_classification import node_classification
 
 from .planned_step import tracer_of
-from .policy_choice import MODES, Place, by_links, choose_modes, places, policy_of_modes
-from .policy_time import PolicyCosts
+from .policy_costs import PolicyCosts
 from .select import choose
 
 _WARM_UP = 60  # exact steps before anything is measured, because rows change most at the beginning
 _STEPS, CHECKED_STEPS = 8, 80  # over which the loss of one mode, and of the policy that was found, is measured
 _ATTEMPTS = 5
+MODES = tuple(map(parse_mode, ("exact", "bf16", "int8", "int4", "stale=4,int8", "stale=4,int4")))
+_FULL = MODES[0]
+_NO_LOSS = 1e-3  # points; a smaller loss counts as this
+_MIN_GAIN = 1e-4  # share of the seconds; what saves less is not worth a loss
+_KINDS_OF_LINKS = 4  # up to 2, 4, 8 or more times slower than the fastest, as many as there are numbers of bits
+_MAX_SHRUNK = 8  # from 32 bits to 4
+
+
+# ---- the search on ranks ----
 
 
 @dataclass(frozen=True)
 class FoundPolicy:
-    """A transmission policy, and what is expected of it.
-
-    Attributes
-    ----------
-    policy : Policy
-    modes : dict of Place to Mode
-        The mode of each layer and direction, and of each kind of link.
-    losses : dict of Place to dict of Mode to float
-        What each mode of each place lost by itself (points of the validation metric).
-    loss : float
-        What the policy as a whole lost (points).
-    metric : str
-    seconds, exact_seconds : float
-        Predicted time of a step with the policy, and of an exact one (s).
-    sent_bytes, exact_sent_bytes : int
-        Bytes that all ranks send in a step, on average.
-    """
+    """A transmission policy, and what is expected of it."""
 
     policy: Policy
     modes: dict[Place, Mode]
-    losses: dict[Place, dict[Mode, float]]
-    loss: float
+    losses: dict[Place, dict[Mode, float]]  # what each mode of each place lost by itself, in points of the metric
+    loss: float  # what the policy as a whole lost (points)
     metric: str
-    seconds: float
+    seconds: float  # of a step, predicted
     exact_seconds: float
-    sent_bytes: int
+    sent_bytes: int  # of all ranks in a step, on average
     exact_sent_bytes: int
 
 
@@ -115,7 +118,7 @@ def search_policy(
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)
-    traces, strategy = tracer_of(config, figures.features, probe.task.classes), sg.strategy
+    traces, strategy = tracer_of(config, figures.features, probe.task.sizes["classes"]), sg.strategy
     exchanges = traces.exchanges(figures, strategy, config.activation_checkpoint)
     costs = PolicyCosts.of_trace(
         traces.of(figures, strategy, 1, config.activation_checkpoint), figures, profile, exchanges
@@ -147,10 +150,16 @@ def search_policy(
         _share_out(loss, modes, assumed)
     else:
         modes, policy, loss = dict.fromkeys(losses, MODES[0]), Policy(), 0.0
-    seconds, sent = costs.seconds, costs.sent_bytes
     return FoundPolicy(
-        *(policy, modes, losses, loss, probe.task.metric),
-        *(seconds(policy), seconds(Policy()), sent(policy), sent(Policy())),
+        policy,
+        modes,
+        losses,
+        loss,
+        probe.task.metric,
+        seconds=costs.seconds(policy),
+        exact_seconds=costs.seconds(Policy()),
+        sent_bytes=costs.sent_bytes(policy),
+        exact_sent_bytes=costs.sent_bytes(Policy()),
     )
 
 
@@ -188,15 +197,10 @@ def _share_out(loss: float, modes: dict[Place, Mode], losses: dict[Place, dict[M
 
 
 def _start(costs: PolicyCosts, losses) -> dict[Place, Mode]:
-    """Bits by how long the transmissions of each place take, against their share of the time that ranks compute."""
-    taken = {place: _seconds_of(costs, place) for place in losses}
-    return by_links(taken, costs.compute_s / len(taken))
-
-
-def _seconds_of(costs: PolicyCosts, place: Place) -> float:
-    """Seconds that a step would save if the transmissions of a place took none."""
-    nothing = Policy((place.rule(Mode(every=10**9)),))
-    return max(0.0, costs.seconds(Policy()) - costs.seconds(nothing))
+    """Bits by the seconds that a step would save without a place's transmissions, against their share of the computing."""
+    never = Mode(every=10**9)
+    seconds = {place: costs.seconds(Policy()) - costs.seconds(Policy((place.rule(never),))) for place in losses}
+    return by_links(seconds, costs.compute_s / len(seconds))
 
 
 class _Probe:
@@ -225,6 +229,7 @@ class _Probe:
         self._model.load_state_dict(model)
         self._optimizer.load_state_dict(optimizer)
         view, values = self._sg.view, []
+        assert isinstance(view, ShardView), "other strategies follow no policies"
         transmission = view.follow(policy, self._seed)
         try:
             for number in range(_WARM_UP, _WARM_UP + steps):
@@ -235,3 +240,120 @@ class _Probe:
         finally:
             view.exchange_exactly()
         return statistics.fmean(values)
+
+
+# ---- the choice of modes ----
+
+
+@dataclass(frozen=True)
+class Place:
+    """Transmissions that have one mode: a layer, a direction, and pairs (sender, receiver) of ranks; None means all pairs."""
+
+    layer: int
+    direction: str
+    peers: tuple[tuple[int, int], ...] | None = None
+
+    def rule(self, mode: Mode) -> Rule:
+        """The rule that gives these transmissions a mode."""
+        return Rule(mode, (self.layer,), self.direction, self.peers)
+
+
+def places(exchanges, links: np.ndarray) -> list[Place]:
+    """Return the transmissions of a step that may have modes of their own: by layer, direction, and kind of link.
+
+    Links are of one kind if they are up to 2, 4 or 8 times as slow as the fastest one, or slower.
+    ``exchanges`` are those of the step, and ``links`` (P, P) the bandwidths into each rank from each other one.
+    """
+    pairs = [(i, j) for i in range(len(links)) for j in range(len(links)) if i != j]
+    speeds = {(i, j): links[j, i] for i, j in pairs}
+    kinds: dict[int, list[tuple[int, int]]] = {}
+    for pair in pairs:
+        octaves = math.ceil(math.log2(max(speeds.values()) / speeds[pair]))
+        kinds.setdefault(min(max(octaves, 1), _KINDS_OF_LINKS), []).append(pair)
+    of_kind = [tuple(kinds[kind]) for kind in sorted(kinds)] if len(kinds) > 1 else [None]
+    found = {(each.layer, each.direction) for each in exchanges if each.follows_policies}
+    return [Place(*each, peers) for each in sorted(found) for peers in of_kind]
+
+
+def policy_of_modes(modes: dict[Place, Mode]) -> Policy:
+    """Return the policy that gives each place its mode; one rule for all places where they agree on it."""
+    if len(set(modes.values())) == 1:
+        return Policy((Rule(next(iter(modes.values()))),))
+    return Policy(tuple(place.rule(mode) for place, mode in modes.items() if mode != _FULL))
+
+
+def choose_modes(
+    seconds: Callable[[Policy], float], losses: dict[Place, dict[Mode, float]], max_loss: float, starts=()
+) -> dict[Place, Mode]:
+    """Return a mode for each place, such that the sum of their ``losses`` is at most ``max_loss`` (points).
+
+    ``seconds`` predicts the time of a step under a policy. The local search begins with what the greedy search finds
+    and with those of the ``starts`` that lose no more.
+    """
+    search = _Search(seconds, losses, max_loss)
+    found = [search.greedy(), *(each for each in starts if search.loss(each) <= max_loss)]
+    return min(map(search.improved, found), key=search.rank)
+
+
+def by_links(costs_of_place: dict[Place, float], target_s: float) -> dict[Place, Mode]:
+    """Return a mode for each place: the longer its transmissions take, ``costs_of_place`` (s), the fewer bits.
+
+    A row shrinks by the ratio of that time to ``target_s``, but at least by 1 and at most by 8. This is the rule of
+    AdaTopK in FusionLLM (Tang et al. 2024, arXiv 2410.12707), with bits in place of a sparsity.
+    """
+    ratios = np.clip(np.array(list(costs_of_place.values())) / max(target_s, 1e-12), 1.0, _MAX_SHRUNK)
+    return {place: Mode(32 // 2 ** round(np.log2(ratio))) for place, ratio in zip(costs_of_place, ratios)}
+
+
+class _Search:
+    """A greedy search and a local one for the modes of places."""
+
+    def __init__(self, seconds, losses: dict[Place, dict[Mode, float]], max_loss: float):
+        self._seconds, self._losses, self._max_loss = seconds, losses, max_loss
+        self._known: dict[tuple[Mode, ...], float] = {}
+
+    def loss(self, modes: dict[Place, Mode]) -> float:
+        return sum(self._losses[place].get(mode, 0.0) for place, mode in modes.items())
+
+    def seconds_of(self, modes: dict[Place, Mode]) -> float:
+        key = tuple(modes.values())
+        if key not in self._known:
+            self._known[key] = self._seconds(policy_of_modes(modes))
+        return self._known[key]
+
+    def rank(self, modes: dict[Place, Mode]) -> tuple[float, float]:
+        return self.seconds_of(modes), self.loss(modes)
+
+    def greedy(self) -> dict[Place, Mode]:
+        modes = dict.fromkeys(self._losses, _FULL)
+        while True:
+            now, loss = self.seconds_of(modes), self.loss(modes)
+            rated = []
+            for changed in self._changed(modes):
+                saved, lost = now - self.seconds_of(changed), self.loss(changed) - loss
+                if saved > _MIN_GAIN * now and loss + lost <= self._max_loss:
+                    rated.append((saved / max(lost, _NO_LOSS), len(rated), changed))
+            if not rated:
+                return modes
+            modes = max(rated, key=lambda it: it[:2])[2]
+
+    def improved(self, modes: dict[Place, Mode]) -> dict[Place, Mode]:
+        """Change one place or two as long as that saves seconds, or loses less in the same time."""
+        while True:
+            singles = list(self._changed(modes))
+            pairs = [
+                {place: a[place] if a[place] != modes[place] else b[place] for place in modes}
+                for a, b in combinations(singles, 2)
+            ]
+            allowed = [each for each in singles + pairs if self.loss(each) <= self._max_loss]
+            best = min(allowed, key=self.rank, default=modes)
+            (now, loss), (seconds, best_loss) = self.rank(modes), self.rank(best)
+            if not (now - seconds > _MIN_GAIN * now or (now >= seconds and best_loss < loss - _NO_LOSS)):
+                return modes
+            modes = best
+
+    def _changed(self, modes: dict[Place, Mode]):
+        for place, measured in self._losses.items():
+            for mode in (_FULL, *measured):
+                if mode != modes[place]:
+                    yield modes | {place: mode}

@@ -15,9 +15,9 @@ from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import CHOICES, STRATEGIES, StrategyRules, mesh, strategy_of
 from dgl_gt.partition.system.units import format_bytes, format_count
 
-from .linear_costs import cut_costs
 from .plan import Candidate, NothingFits, Plan
-from .traced_time import traced_time
+from .trace import Trace
+from .traced_time import cut_costs, traced_time
 from .tracer import Tracer
 
 
@@ -70,20 +70,23 @@ def choose(
     """
     ranks = _check_cuts(cuts)
     search = _make_search(step, profile, ranks, rank_memory, max_depth, strategies, activation_checkpoints)
-    traces = search.traces
-    found = [search.candidates(figures, directory) for directory, figures in cuts]
-    candidates = [each for of_cut in found for each in of_cut]
-    if not candidates:
-        raise InputError(
-            f"no strategy of {', '.join(map(str, search.strategies))} runs on the {cuts[0][1].cut} cut; allow more strategies"
-        )
+    traces, figures = search.traces, cuts[0][1]
+    found = [(each, figures) for directory, figures in cuts for each in search.candidates(figures, directory)]
+    if not found:
+        names = ", ".join(map(str, search.strategies))
+        raise InputError(f"no strategy of {names} runs on the {figures.cut} cut; allow more strategies")
+    candidates = [each for each, _ in found]
     fitting = sorted((each for each in candidates if not each.refused), key=lambda it: (it.seconds, it.memory_bytes))
     if not fitting:
-        raise search.refusal(candidates, cuts[0][1])
+        raise search.refusal(candidates, figures)
     refused = sorted((each for each in candidates if each.refused), key=lambda each: each.seconds or np.inf)
     choice, runner_up = fitting[0], fitting[1] if len(fitting) > 1 else None
-    alone = traces.of_one_rank(cuts[0][1])
-    of_choice = next(figures for (_, figures), of_cut in zip(cuts, found) if choice in of_cut)
+    of_choice = next(figures for each, figures in found if each is choice)
+    alone = traces.of_one_rank(figures)
+    model = {
+        name: value if isinstance(value, (str, int, float)) else str(value)
+        for name, value in traces.description.items()
+    }
     return Plan(
         choice=choice,
         runner_up=runner_up,
@@ -92,15 +95,12 @@ def choose(
         profile={"name": profile.name, "kind": profile.kind},
         model={**traces.description, **traces.variant(of_choice)},
         ranks=ranks,
-        one_rank_seconds=alone and traced_time(alone, cuts[0][1].in_one_part(), profile.of_slowest_rank()).total_s,
+        one_rank_seconds=alone and traced_time(alone, figures.in_one_part(), profile.of_slowest_rank()).total_s,
         costs=Costs(
-            model={
-                name: value if isinstance(value, (str, int, float)) else str(value)
-                for name, value in traces.description.items()
-            },
+            model=model,
             profile=profile.name,
             row_s=float(profile.row_seconds(ranks).mean()),
-            **{kind: search.linear_costs(kind, zip(cuts, found)) for kind in ("edge", "vertex")},
+            **{kind: search.linear_costs(kind, found) for kind in ("edge", "vertex")},
         ),
     )
 
@@ -111,43 +111,29 @@ def _make_search(
     """The search that the arguments of :func:`choose` ask for."""
     check_type("profile", profile, Profile)
     profile.check_ranks(ranks)
-    if rank_memory is not None:
-        whole_number("rank_memory", rank_memory, 1)
-    if max_depth is not None:
-        whole_number("max_depth", max_depth, 1)
-    if strategies is None:
-        per_host = profile.ranks_per_host(ranks)
-        considered = STRATEGIES if per_host is None else (*STRATEGIES, mesh(per_host))
-    else:
-        named = _names("strategies", strategies)
-        considered = tuple(dict.fromkeys(strategy_of(name, CHOICES, "strategies") for name in named))
-    traces = _traces_of(step, max_depth)
-    modes = traces.activation_checkpoints
-    if activation_checkpoints is not None:
-        modes = _names("activation_checkpoints", activation_checkpoints)
-    for mode in modes:
-        check_one_of("activation_checkpoints", mode, traces.activation_checkpoints)
-    bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
-    deepest = min(max_depth or traces.max_depth, traces.max_depth)
-    return Search(traces, profile, bounds, modes, deepest, considered)
-
-
-def _names(name: str, value) -> tuple[str, ...]:
-    """Return the value of an argument; raise :class:`InputError` unless it is a tuple that is not empty."""
-    if not isinstance(value, (tuple, list)) or not value:
-        raise InputError(f"{name} is {reprlib.repr(value)}; it must be a tuple of one name or more")
-    return tuple(value)
-
-
-def _traces_of(step, max_depth: int | None) -> Tracer:
-    if isinstance(step, Tracer):
-        return step
-    if not callable(step):
+    for name, bound in (("rank_memory", rank_memory), ("max_depth", max_depth)):
+        if bound is not None:
+            whole_number(name, bound, 1)
+    if not callable(step) and not isinstance(step, Tracer):
         raise InputError(
             f"step is {reprlib.repr(step)}; it must be a function that makes a training step, or what "
             "dgl_gt.plan.tracer_of returns"
         )
-    return Tracer(step, max_depth or 1)
+    traces = step if isinstance(step, Tracer) else Tracer(step, max_depth or 1)
+    for name, names in (("strategies", strategies), ("activation_checkpoints", activation_checkpoints)):
+        if names is not None and (not isinstance(names, (tuple, list)) or not names):
+            raise InputError(f"{name} is {reprlib.repr(names)}; it must be a tuple of one name or more")
+    modes = tuple(activation_checkpoints or traces.activation_checkpoints)
+    for mode in modes:
+        check_one_of("activation_checkpoints", mode, traces.activation_checkpoints)
+    if strategies is not None:
+        considered = tuple(dict.fromkeys(strategy_of(name, CHOICES, "strategies") for name in strategies))
+    else:
+        per_host = profile.ranks_per_host(ranks)
+        considered = STRATEGIES if per_host is None else (*STRATEGIES, mesh(per_host))
+    bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
+    deepest = min(max_depth or traces.max_depth, traces.max_depth)
+    return Search(traces, profile, bounds, modes, deepest, considered)
 
 
 def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
@@ -160,40 +146,29 @@ def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
         )
     if not cuts:
         raise InputError("no cut is given; give at least one shard directory with its figures")
-
-    def counts(figures: Figures) -> dict[str, int]:
-        return {"part": figures.parts, "node": figures.nodes, "edge": int(figures.edges.sum())}
-
-    first = counts(cuts[0][1])
-    for number, (directory, figures) in enumerate(cuts, 1):
-        for name, count in counts(figures).items():
-            if count != first[name]:
+    counts = [{"part": it.parts, "node": it.nodes, "edge": int(it.edges.sum())} for _, it in cuts]
+    names = [directory or f"cut {number}" for number, (directory, _) in enumerate(cuts, 1)]
+    for name, of_cut in zip(names, counts):
+        for what, count in of_cut.items():
+            if count != counts[0][what]:
                 raise InputError(
-                    f"{directory or f'cut {number}'} has {format_count(count, name)}, but {cuts[0][0] or 'cut 1'} has {first[name]:,}; "
-                    "give cuts of one graph with the same number of parts"
+                    f"{name} has {format_count(count, what)}, but {names[0]} has {counts[0][what]:,}; give cuts of one graph "
+                    "with the same number of parts"
                 )
-    return first["part"]
+    return counts[0]["part"]
 
 
 @dataclass(frozen=True)
 class Search:
-    """What to consider for each cut, and within which bounds; see :func:`choose`.
-
-    Attributes
-    ----------
-    bounds : ndarray, (P,)
-        Memory of each rank (bytes).
-    also_kept : callable
-        Called with figures, strategy and mode of activation checkpointing; returns the bytes that each rank keeps
-        in addition to what a trace knows, (P,) or one number.
-    """
+    """What to consider for each cut, and within which bounds; see :func:`choose`."""
 
     traces: Tracer
     profile: Profile
-    bounds: np.ndarray
+    bounds: np.ndarray  # memory of each rank (bytes), (P,)
     activation_checkpoints: tuple[str, ...]
     max_depth: int
     strategies: tuple[StrategyRules, ...]
+    # bytes that each rank keeps in addition to what a trace knows, (P,) or one number
     also_kept: Callable[[Figures, StrategyRules, str], np.ndarray | int] = lambda figures, strategy, mode: 0
 
     def candidates(self, figures: Figures, directory: str | None) -> list[Candidate]:
@@ -205,28 +180,22 @@ class Search:
         for strategy in self.strategies:
             if strategy.is_of_use(figures):
                 for depth in strategy.depths(figures, self.max_depth):
-                    found += self._modes(
-                        Candidate(figures.cut, strategy.name, depth, "none", directory), figures, strategy
-                    )
+                    candidate = Candidate(figures.cut, strategy.name, depth, "none", directory)
+                    found += self._modes(candidate, figures, strategy)
         return found
 
-    def linear_costs(self, kind: str, found) -> CutCosts | None:
-        """The costs on one kind of cut, of the candidate that is best there; None without a cut of two parts or more.
-
-        ``found`` has the candidates of each cut.
-        """
+    def linear_costs(self, kind: str, found: list[tuple[Candidate, Figures]]) -> CutCosts | None:
+        """The costs on one kind of cut, of the candidate that is best there; None without a cut of two parts or more."""
         possible = [
-            (each.refused is not None, each.seconds, figures, each)
-            for (_, figures), candidates in found
-            for each in candidates
-            if figures.cut == kind
-            and strategy_of(each.strategy).sends_copies
-            and each.depth == 1
+            (each, figures)
+            for each, figures in found
+            if (figures.cut, each.depth) == (kind, 1)
             and each.seconds is not None
+            and strategy_of(each.strategy).sends_copies
         ]
         if not possible:
             return None
-        _, _, figures, best = min(possible, key=lambda it: it[:2])
+        best, figures = min(possible, key=lambda it: (it[0].refused is not None, it[0].seconds))
         trace = self.traces.of(figures, strategy_of(best.strategy), 1, best.activation_checkpoint)
         return cut_costs(trace, figures, self.profile, best.strategy)
 
@@ -235,7 +204,19 @@ class Search:
         possible = [each for each in candidates if each.memory_bytes is not None]
         if not possible:
             return InputError(candidates[0].refused)
-        return _nothing_fits(possible, self.bounds, self.traces.fixed_bytes(figures))
+        least, most = min(possible, key=lambda each: each.memory_ratio), format_bytes(self.bounds.max())
+        if self.bounds.min() < self.bounds.max():
+            text = (
+                f"nothing fits ranks of {format_bytes(self.bounds.min())} to {most}: {least.title} comes nearest and "
+                f"{least.refused}; give ranks parts that match their memory (--target-weights), or use more ranks"
+            )
+        else:
+            enough = -(-least.memory_bytes // 2**20)  # rounded up, so that it fits with the number that is printed
+            text = (
+                f"nothing fits ranks of {most}: {least.title} needs the least, {format_bytes(least.memory_bytes)} on its "
+                f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks"
+            )
+        return NothingFits(text, least.memory_bytes, self.traces.fixed_bytes(figures))
 
     def _modes(self, candidate: Candidate, figures: Figures, strategy: StrategyRules) -> list[Candidate]:
         found = []
@@ -248,60 +229,39 @@ class Search:
                 kept = self.also_kept(figures, strategy, mode)
             except InputError as error:
                 return [*found, replace(candidate, refused=str(error))]
-            found.append(_predicted(candidate, trace, figures, self.profile, self.bounds, kept))
+            found.append(self._predicted(candidate, trace, figures, kept))
             if not found[-1].refused:
                 return found
         return found
 
-
-def _predicted(
-    candidate: Candidate, trace, figures: Figures, profile: Profile, bounds: np.ndarray, also_kept: np.ndarray | int
-) -> Candidate:
-    """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has.
-
-    ``also_kept`` (P,) are bytes that each rank keeps in addition to what the trace knows.
-    """
-    time, kept = traced_time(trace, figures, profile), trace.kept(figures) + also_kept
-    tensors = trace.peak_bytes(figures) + also_kept
-    libraries = np.broadcast_to(profile.process_bytes, figures.parts)
-    libraries = libraries + (profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
-    process = (tensors + libraries).astype(np.int64)
-    largest, shortest = int(process.argmax()), int((process / bounds).argmax())
-    refused, memory_ratio = None, float(process[shortest] / bounds[shortest])
-    if memory_ratio > 1:
-        is_even = bounds.min() == bounds.max()
-        where = "its largest rank" if is_even else f"rank {shortest}, which has {format_bytes(bounds[shortest])}"
-        refused = f"needs {format_bytes(process[shortest])} on {where}"
-    return replace(
-        candidate,
-        seconds=time.total_s,
-        seconds_by_term=time.terms,
-        sent_bytes=trace.sent_bytes(figures),
-        peak_bytes=int(tensors.max()),
-        peak_bytes_by_term={"kept": int(kept[largest]), "made in the step": int((tensors - kept)[largest])},
-        memory_bytes=int(process.max()),
-        memory_ratio=memory_ratio,
-        refused=refused,
-    )
-
-
-def _nothing_fits(possible: list[Candidate], bounds: np.ndarray, fixed_bytes: int) -> NothingFits:
-    """The error that names the candidate that comes nearest, and what to do."""
-    least = min(possible, key=lambda each: each.memory_ratio)
-    if bounds.min() < bounds.max():
-        return NothingFits(
-            f"nothing fits ranks of {format_bytes(bounds.min())} to {format_bytes(bounds.max())}: {least.title} comes nearest and "
-            f"{least.refused}; give ranks parts that match their memory (--target-weights), or use more ranks",
-            least.memory_bytes,
-            fixed_bytes,
+    def _predicted(
+        self, candidate: Candidate, trace: Trace, figures: Figures, also_kept: np.ndarray | int
+    ) -> Candidate:
+        """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has."""
+        time, kept = traced_time(trace, figures, self.profile), trace.kept(figures) + also_kept
+        tensors = trace.peak_bytes(figures) + also_kept
+        libraries = np.broadcast_to(self.profile.process_bytes, figures.parts)
+        libraries = libraries + (self.profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
+        process = (tensors + libraries).astype(np.int64)
+        largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())
+        refused, memory_ratio = None, float(process[shortest] / self.bounds[shortest])
+        if memory_ratio > 1:
+            is_even = self.bounds.min() == self.bounds.max()
+            where = (
+                "its largest rank" if is_even else f"rank {shortest}, which has {format_bytes(self.bounds[shortest])}"
+            )
+            refused = f"needs {format_bytes(process[shortest])} on {where}"
+        return replace(
+            candidate,
+            seconds=time.total_s,
+            seconds_by_term=time.terms,
+            sent_bytes=trace.sent_bytes(figures),
+            peak_bytes=int(tensors.max()),
+            peak_bytes_by_term={"kept": int(kept[largest]), "made in the step": int((tensors - kept)[largest])},
+            memory_bytes=int(process.max()),
+            memory_ratio=memory_ratio,
+            refused=refused,
         )
-    enough = -(-least.memory_bytes // 2**20)  # rounded up, so that it fits with the number that is printed
-    return NothingFits(
-        f"nothing fits ranks of {format_bytes(bounds[0])}: {least.title} needs the least, {format_bytes(least.memory_bytes)} on its "
-        f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks",
-        least.memory_bytes,
-        fixed_bytes,
-    )
 
 
 def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate], bounds: np.ndarray) -> str:

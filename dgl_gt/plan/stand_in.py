@@ -6,12 +6,14 @@ each size depends on the counts of a part, and no other rank needs to run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from dgl_gt.comm.group import Comm
+from dgl_gt.comm.transport import Transport
 from dgl_gt.exchange.load import make_view
 from dgl_gt.exchange.shard import make_shard
 from dgl_gt.exchange.sharded_graph import ShardedGraph
@@ -34,21 +36,17 @@ _MAX_ATTEMPTS = 100
 _OTHERS_OF_MANY = (5, 8)
 
 
-class StandInRanks:
+class StandInRanks(Transport):
     """A transport for rank 0 of ranks that do not exist: rows arrive as zeros, and sums are this rank's own.
 
-    Attributes
-    ----------
-    listener : callable or None
-        Called as ``listener(kind, what, *sizes)`` for each exchange and sum, see :class:`dgl_gt.plan.recorder.Event`.
-    ranks_per_host : int or None
-        M of the strategy ``mesh=M``; None with any other.
+    ``listener(kind, what, *sizes)`` is called for each exchange and sum, see :class:`dgl_gt.plan.trace.Event`.
     """
 
     rank, device = 0, torch.device("cpu")
 
     def __init__(self, world_size: int, ranks_per_host: int | None = None):
-        self.world_size, self.listener, self.ranks_per_host = world_size, None, ranks_per_host
+        self.world_size, self.ranks_per_host = world_size, ranks_per_host
+        self.listener: Callable | None = None
 
     def all_to_all(self, received, sent, recv_counts, send_counts):
         """Fill ``received`` with zeros, and tell the listener."""
@@ -69,18 +67,6 @@ class StandInRanks:
     def gather_text(self, text: str, what: str) -> list[str]:
         """Every rank says the same."""
         return [text] * self.world_size
-
-    def open_beside(self) -> None:
-        """Sums are never late."""
-
-    def close_beside(self) -> None:
-        """Sums are never late."""
-
-    def report(self, error: BaseException) -> None:
-        """Nobody listens."""
-
-    def drain(self) -> None:
-        """No tensor is in use."""
 
     def _tell(self, begin: str, end: str | None, *sizes, what: tuple = ()):
         if (listener := self.listener) is None:
@@ -108,9 +94,7 @@ class _LaidOut:
             **manifest_counts(figures, [0] * figures.parts),
             "ptr": layout.cut.ptr.tolist(),
             "source": graph.name,
-            "encodings": {
-                name: {} for name in (*NAMES, VIRTUAL_NODE) if name in {**graph.node_data, **graph.edge_data}
-            },
+            "encodings": {name: {} for name in (*NAMES, VIRTUAL_NODE) if name in graph.node_data | graph.edge_data},
             "transforms": {},
         }
         self._layout = layout
@@ -141,17 +125,8 @@ def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool 
 def make_layout(strategy: StrategyRules, depth: int, parts: int, seed: int, node_data: dict, edge_data: dict) -> Layout:
     """Lay out a small random graph, of which part 0 has rows and edges of every kind.
 
-    Parameters
-    ----------
-    strategy, depth
-        As for :func:`dgl_gt.load`.
-    parts : int
-        Number of parts P.
-    seed : int
-        Seed of the numbers of rows and edges.
-    node_data, edge_data : dict of str to (dtype, shape)
-        The columns: a dtype's name and the shape of a row. Masks select random rows
-        of part 0, and all of the others; all other values are zeros, or True.
+    ``seed`` is that of the numbers of rows and edges. The columns of the data are given by a dtype's name and the shape of
+    a row. Masks select random rows of part 0, and all of the others; all other values are zeros, or True.
     """
     for attempt in range(_MAX_ATTEMPTS):
         rng = np.random.default_rng([parts, depth, seed, attempt])
@@ -174,37 +149,57 @@ def _cut_graph(rng, strategy: StrategyRules, depth: int, parts: int, node_data, 
         most, owned = max(2 * most, 2 * least), max(owned, rng.integers(least, 2 * least))
     others = rng.integers(least, most + 1)
     ptr = np.concatenate([[0], np.cumsum([owned, *[others] * (parts - 1)])])
-    if strategy.cut == "vertex":
-        src, dst, owners = _edges_of_vertex_cut(rng, ptr)
-    elif size := strategy.ranks_per_host:
+    is_vertex_cut = strategy.cut == "vertex"
+    if size := strategy.ranks_per_host:
         src, dst = _edges_of_hosts(rng, ptr, size)
+    elif depth > 1:
+        src, dst = _few_edges(rng, ptr, depth)
     else:
-        src, dst = _even_edges(rng, ptr) if depth == 1 else _few_edges(rng, ptr, depth)
+        src, dst, owners = _even_edges(rng, ptr, is_vertex_cut)
     graph = from_edges(src, dst, int(ptr[-1]), {}, name="the graph of a trace")
-    graph.node_data.update(_made_up(node_data, graph.num_nodes))
-    graph.edge_data.update(_made_up(edge_data, graph.num_edges))
-    _select(rng, [x for x in graph.node_data.values() if x.dtype == bool and x.ndim == 1], int(ptr[1]))
+    for data, columns, rows in (
+        (graph.node_data, node_data, graph.num_nodes),
+        (graph.edge_data, edge_data, graph.num_edges),
+    ):
+        data.update({name: np.full((rows, *shape), dtype == "bool", dtype) for name, (dtype, shape) in columns.items()})
+    masks = [x[: ptr[1]] for x in graph.node_data.values() if x.dtype == bool and x.ndim == 1]
+    shares = rng.dirichlet(np.full(len(masks) + 1, 3.0))  # of the rows of part 0; no two masks select the same row
+    chosen = rng.choice(len(masks) + 1, int(ptr[1]), p=shares)
+    for number, mask in enumerate(masks):
+        mask[:] = chosen == number
     order = np.arange(graph.num_nodes, dtype=np.int32)
-    if strategy.cut == "vertex":
+    if is_vertex_cut:
         return graph, VertexCut(order, ptr, owners[graph.edge_ids], np.full(parts, 1 / parts))
     return graph, EdgeCut(order, ptr, np.full(parts, 1 / parts))
 
 
-def _even_edges(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _even_edges(rng, ptr: np.ndarray, is_vertex_cut: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Edges such that each row has equally many from every other part, so that ``ring``'s blocks are alike.
 
-    Their sources in other parts are some of the first rows there, so that not all rows are copied.
+    Their sources in other parts are some of the first rows there, so that not all rows are copied. In a vertex cut, a part
+    also owns edges from its rows to some of the first rows of each other part, to which it returns results. The edges are
+    sources, destinations and owners.
     """
-    near, far = rng.integers(1, 5), rng.integers(1, 4 if len(ptr) <= _MANY_PARTS else 3)
+    parts = len(ptr) - 1
+    near, far = rng.integers(1, 5), rng.integers(1, 3 if is_vertex_cut or parts >= _MANY_PARTS else 4)
+    back = rng.integers(1, 4) if is_vertex_cut else 0
     read_here, read_elsewhere = rng.uniform(0.1, 1, 2)
-    src, dst = [], []
-    for part, other in _pairs(len(ptr) - 1):
-        begin, end = ptr[other : other + 2]
-        ends = np.repeat(np.arange(*ptr[part : part + 2]), near if part == other else far)
-        share = 1 if part == other else read_here if part == 0 else read_elsewhere
-        src.append(rng.integers(begin, begin + max(1, round(share * (end - begin))), len(ends)))
-        dst.append(ends)
-    return np.concatenate(src), np.concatenate(dst)
+    back_here, back_elsewhere = rng.uniform(0.1, 0.7, 2) if is_vertex_cut else (0, 0)
+    edges = []
+    others = range(1, parts)
+    pairs = [(part, part) for part in range(parts)] + [(0, part) for part in others] + [(part, 0) for part in others]
+    for part, other in pairs:
+        own, there = np.arange(*ptr[part : part + 2]), np.arange(*ptr[other : other + 2])
+        if part == other:
+            edges.append((rng.choice(own, near * len(own)), np.repeat(own, near), part))
+            continue
+        read = there[: max(1, round((read_here if part == 0 else read_elsewhere) * len(there)))]
+        edges.append((rng.choice(read, far * len(own)), np.repeat(own, far), part))
+        if is_vertex_cut:
+            home = there[: max(1, round((back_here if other == 0 else back_elsewhere) * len(there)))]
+            edges.append((rng.choice(own, back * len(home)), np.repeat(home, back), part))
+    src, dst, owners = zip(*((src, dst, np.full(len(src), part, np.int32)) for src, dst, part in edges))
+    return np.concatenate(src), np.concatenate(dst), np.concatenate(owners)
 
 
 def _edges_of_hosts(rng, ptr: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -223,50 +218,9 @@ def _edges_of_hosts(rng, ptr: np.ndarray, size: int) -> tuple[np.ndarray, np.nda
     return np.concatenate(src), np.concatenate(dst)
 
 
-def _pairs(parts: int) -> list[tuple[int, int]]:
-    """Pairs of parts between which made-up edges lie: each part and itself, and part 0 and every other one."""
-    others = range(1, parts)
-    return [(part, part) for part in range(parts)] + [(0, part) for part in others] + [(part, 0) for part in others]
-
-
 def _few_edges(rng, ptr: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
     """Edges so few that each further hop reaches new rows, and never all."""
     dst = np.repeat(np.arange(ptr[-1]), 1 + (rng.random(ptr[-1]) < rng.uniform(0.1, 0.6)))
     near = np.clip(dst + rng.integers(-4, 5, len(dst)), 0, ptr[-1] - 1)
     share = rng.uniform(0.2, 0.5) / (depth - 1)
     return np.where(rng.random(len(dst)) < share, rng.integers(0, ptr[-1], len(dst)), near), dst
-
-
-def _edges_of_vertex_cut(rng, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sources, destinations and owners of edges; each part returns results for as many rows of each other part.
-
-    A part owns edges among its rows, edges to its rows from some of the first rows of each other part, and edges from
-    its rows to others of the first rows there.
-    """
-    near, into, back = rng.integers(1, 5), rng.integers(1, 3), rng.integers(1, 4)
-    (read_here, read_elsewhere), (back_here, back_elsewhere) = rng.uniform(0.1, 1, 2), rng.uniform(0.1, 0.7, 2)
-    edges = []
-    for part, other in _pairs(len(ptr) - 1):
-        own, begin, rows = np.arange(*ptr[part : part + 2]), ptr[other], ptr[other + 1] - ptr[other]
-        if part == other:
-            edges.append((rng.choice(own, near * len(own)), np.repeat(own, near), part))
-            continue
-        read = np.arange(begin, begin + max(1, round((read_here if part == 0 else read_elsewhere) * rows)))
-        home = np.arange(begin, begin + max(1, round((back_here if other == 0 else back_elsewhere) * rows)))
-        edges.append((rng.choice(read, into * len(own)), np.repeat(own, into), part))
-        edges.append((rng.choice(own, back * len(home)), np.repeat(home, back), part))
-    owners = [np.full(len(src), part, np.int32) for src, _, part in edges]
-    return *(np.concatenate([each[which] for each in edges]) for which in (0, 1)), np.concatenate(owners)
-
-
-def _made_up(columns: dict, rows: int) -> dict[str, np.ndarray]:
-    """Columns of zeros, and of True where they are boolean."""
-    return {name: np.full((rows, *shape), dtype == "bool", dtype) for name, (dtype, shape) in columns.items()}
-
-
-def _select(rng, masks: list[np.ndarray], owned: int) -> None:
-    """Let each mask of the node data select a random share of the first part's rows; no two select the same row."""
-    shares = rng.dirichlet(np.full(len(masks) + 1, 3.0))
-    chosen = rng.choice(len(masks) + 1, owned, p=shares)
-    for number, mask in enumerate(masks):
-        mask[:owned] = chosen == number

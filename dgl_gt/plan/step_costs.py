@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.ops.dispatch import EDGES
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError, check_type
 from dgl_gt.partition.figures.profile import Profile, read_profile
@@ -16,8 +19,11 @@ from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.optional_packages import import_optional
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.torch_internals import OperationMode
 
 from .traced_time import TERMS, TracedTime, traced_time
+from .tracing import RANGE_BEGIN, RANGE_END, kind_of, record_trace
+from .watch import TIMED_STEPS, LayerTracker, synchronise, time_steps
 
 _TITLES = {
     "products_s": "matrix products",
@@ -27,6 +33,7 @@ _TITLES = {
     "gradients_s": "sums over ranks",
     "other_s": "between operations",
 }
+_TERM_OF = {"product": "products_s", "edges": "attention_s", "rows": "rows_s"}  # by the kind of an operation
 _COLOURS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red", "lightgrey")
 _HEIGHT = 0.36  # of a bar, where two of a layer are 0.4 apart
 _ELSEWHERE = "loss, optimiser, sums"
@@ -36,23 +43,14 @@ _ELSEWHERE = "loss, optimiser, sums"
 class LayerCosts:
     """What one layer of a model costs in a training step, forward and backward.
 
-    Attributes
-    ----------
-    layer : str
-        Name of the layer in the model, or a phrase for work outside all layers.
-    predicted : dict of str to float
-        Seconds by kind: ``products_s``, ``rows_s``, ``attention_s``, ``exchange_s`` as far as computation does not hide
-        it, and ``gradients_s`` (s).
-    measured : dict of str to float, or None
-        The same for a real step, on average over ranks, with ``other_s`` between operations (s).
-    sent_bytes : int
-        Bytes that all ranks together send.
+    Seconds are by kind: ``products_s``, ``rows_s``, ``attention_s``, ``exchange_s`` as far as computation does not hide
+    it, and ``gradients_s``; of a real step, on average over ranks and with ``other_s`` between operations (s).
     """
 
-    layer: str
+    layer: str  # its name in the model, or a phrase for work outside all layers
     predicted: dict[str, float]
     measured: dict[str, float] | None
-    sent_bytes: int
+    sent_bytes: int  # by all ranks together
 
 
 @dataclass(frozen=True)
@@ -107,51 +105,46 @@ class StepCosts:
         InputError
             The name ends otherwise, the file exists, or matplotlib is not installed.
         """
-
         form = Path(path).suffix.removeprefix(".")
         if form not in ("png", "svg"):
             raise InputError(f"path is {str(path)!r}; it must end in .png or .svg")
         check_file(path, force=force)
-        figure = _draw(self.layers, _TITLES)
+        figure = _draw(self.layers)
         with new_file(path, force=force) as file:
             figure.savefig(file, format=form, dpi=120)
 
     def _by_kind(self) -> str:
-        rows, sums = [], {}
-        for name in _TITLES:
-            found = [sum(of.get(name, 0.0) for of in column) for column in self._columns()]
-            if any(found) or name == "products_s":
-                sums[name] = found
-        total = self.time.total_s
-        for name, found in sums.items():
-            share = f"{found[0] / total:.0%}" if total else ""
-            rows.append([_TITLES[name], f"{found[0]:.3g}", share, *(f"{each:.3g}" for each in found[1:])])
+        rows, total = [], self.time.total_s
+        for name, title in _TITLES.items():
+            predicted, *measured = [sum(of.get(name, 0.0) for of in column) for column in _columns(self.layers)]
+            if predicted or any(measured) or name == "products_s":
+                rows.append(
+                    [title, f"{predicted:.3g}", _share(predicted, total), *(f"{each:.3g}" for each in measured)]
+                )
         step = [] if self.measured_seconds is None else [f"{self.measured_seconds:.3g}"]
         rows.append(["one step", f"{total:.3g}", "", *step])
         return table(["kind", "predicted s", "share", *["measured s"] * len(step)], rows)
 
     def _by_layer(self) -> str:
-        rows, total = [], self.time.total_s
+        rows = []
         for each in self.layers:
             seconds = sum(each.predicted.values())
             kinds = [f"{each.predicted[name]:.3g}" for name in ("products_s", "rows_s", "attention_s", "exchange_s")]
-            cells = [
-                each.layer,
-                *kinds,
-                f"{seconds:.3g}",
-                f"{seconds / total:.0%}" if total else "",
-                format_bytes(each.sent_bytes),
-            ]
-            rows.append(cells + ([] if each.measured is None else [f"{sum(each.measured.values()):.3g}"]))
-        measured = [] if self.measured_seconds is None else ["measured s"]
-        return table(
-            ["layer", "products", "rows", "edges", "exchange", "predicted s", "share", "sent"] + measured, rows
-        )
+            cells = [f"{seconds:.3g}", _share(seconds, self.time.total_s), format_bytes(each.sent_bytes)]
+            measured = [] if each.measured is None else [f"{sum(each.measured.values()):.3g}"]
+            rows.append([each.layer, *kinds, *cells, *measured])
+        header = ["layer", "products", "rows", "edges", "exchange", "predicted s", "share", "sent"]
+        return table(header + ([] if self.measured_seconds is None else ["measured s"]), rows)
 
-    def _columns(self) -> list[list[dict[str, float]]]:
-        """Seconds by kind of all layers, predicted and, where there are some, measured."""
-        columns = [[each.predicted for each in self.layers]]
-        return columns if self.measured_seconds is None else [*columns, [each.measured or {} for each in self.layers]]
+
+def _columns(layers: list[LayerCosts]) -> list[list[dict[str, float]]]:
+    """Seconds by kind of all layers: predicted and, where there are some, measured."""
+    is_measured = any(each.measured is not None for each in layers)
+    return [[each.predicted for each in layers], *[[each.measured or {} for each in layers]] * is_measured]
+
+
+def _share(seconds: float, total: float) -> str:
+    return f"{seconds / total:.0%}" if total else ""
 
 
 def report_costs(
@@ -187,11 +180,6 @@ def report_costs(
         The shards cannot have the strategy, the profile is for another number of ranks, or the operations of the step
         depend on the data.
     """
-    from dgl_gt.exchange.sharded_graph import ShardedGraph  # here, because planning needs no torch
-
-    from .measure_step import measure_step
-    from .tracing import record_trace
-
     profile = read_profile() if profile is None else profile
     check_type("profile", profile, Profile)
     if not callable(make_step):
@@ -209,18 +197,18 @@ def report_costs(
     figures = read_figures(manifest)
     profile.check_ranks(figures.parts)
     trace = record_trace(make_step, rules, depth, figures.parts, figures.node_data, figures.edge_data)
-    measured = None if sg is None else measure_step(make_step, sg)
-    time = traced_time(trace, figures, profile)
+    seconds, sent, layers = (None, None, None) if sg is None else _measure_step(make_step, sg)
+    predicted = traced_time(trace, figures, profile)
     return StepCosts(
         rules.name,
         depth,
-        time,
+        predicted,
         trace.sent_bytes(figures),
         trace.peak_bytes(figures).tolist(),
         profile.name,
-        _layers(time.layers, measured and measured.layers, trace.sent_by_layer(figures)),
-        measured and measured.seconds,
-        measured and measured.sent_bytes,
+        _layers(predicted.layers, layers, trace.sent_by_layer(figures)),
+        seconds,
+        sent,
     )
 
 
@@ -240,20 +228,15 @@ def _layers(predicted: dict, measured: dict | None, sent: dict) -> list[LayerCos
     return found
 
 
-def _draw(layers: list, titles: dict[str, str]):
-    """Draw a matplotlib figure of costs by layer, see :class:`dgl_gt.plan.step_costs.LayerCosts`.
-
-    ``titles`` are the kinds of work, and what they are called.
-    """
+def _draw(layers: list[LayerCosts]):
+    """Draw a matplotlib figure of costs by layer and kind of work."""
     pictures = import_optional("matplotlib.figure", "a picture of costs", "pip install matplotlib")
     figure = pictures.Figure(figsize=(9, 1.6 + 0.5 * len(layers)), layout="constrained")
-    axes, is_measured = figure.subplots(), any(each.measured is not None for each in layers)
-    columns = [(-0.2 * is_measured, [each.predicted for each in layers])]
-    if is_measured:
-        columns.append((0.2, [each.measured or {} for each in layers]))
-    for offset, of_layers in columns:
+    axes, columns = figure.subplots(), _columns(layers)
+    is_measured = len(columns) > 1
+    for offset, of_layers in zip((-0.2, 0.2) if is_measured else (0.0,), columns):
         places, ends = [row + offset for row in range(len(layers))], [0.0] * len(layers)
-        for (name, title), colour in zip(titles.items(), _COLOURS):
+        for (name, title), colour in zip(_TITLES.items(), _COLOURS):
             widths = [each.get(name, 0.0) for each in of_layers]
             is_new = any(widths) and title not in axes.get_legend_handles_labels()[1]
             axes.barh(places, widths, _HEIGHT, left=ends, color=colour, label=title if is_new else None)
@@ -263,3 +246,88 @@ def _draw(layers: list, titles: dict[str, str]):
     axes.set(xlabel="seconds per step" + (" (upper bar: predicted, lower bar: measured)" if is_measured else ""))
     axes.legend(fontsize=8)
     return figure
+
+
+# ---- real steps ----
+
+
+def _measure_step(
+    make_step: Callable[[ShardedGraph], Callable[[], object]], sg: ShardedGraph
+) -> tuple[float, int, dict[str, dict[str, float]]]:
+    """Run a step a few times; return its seconds, the bytes that all ranks send in it, and the seconds of each layer.
+
+    Those of a layer are by kind and on average over ranks: ``exchange_s`` with the wait for other ranks, and ``other_s``
+    between operations. They come from extra steps, which timing each operation makes slower. Every rank calls it.
+    """
+    comm = sg.comm
+    with comm.together():
+        step, found = make_step(sg), []
+        step()
+        seconds, sent = time_steps(sg, step)
+        for _ in range(TIMED_STEPS):
+            with StepTimer(sg) as timer:  # a new one for each step, which may make modules of its own
+                step()
+            found.append(timer.layers)
+    steps = [layers for of_rank in comm.gather_objects(found) for layers in of_rank]
+    terms = (*_TERM_OF.values(), "exchange_s", "gradients_s", "other_s")
+    layers = {
+        layer: {term: sum(of.get(layer, {}).get(term, 0.0) for of in steps) / len(steps) for term in terms}
+        for layer in dict.fromkeys(layer for of in steps for layer in of)
+    }
+    return seconds, sent, layers
+
+
+class StepTimer(OperationMode):
+    """Inside the block, adds up the seconds of this rank by layer and by kind of work, in ``layers``."""
+
+    def __init__(self, sg: ShardedGraph):
+        super().__init__()
+        self.layers: dict[str, dict[str, float]] = {}
+        self._comm, self._device, self._tracker = sg.comm, sg.device, LayerTracker()
+        self._ranges: list[bool] = []  # ranges of the profiler that are open, and whether they are passes over edges
+        self._waits_for: str | None = None  # a collective that may still run on a GPU
+
+    def __enter__(self):
+        self._tracker.__enter__()
+        self._ended, self._exchange_s = self._now(), self._comm.exchange_s
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        try:
+            self._add_gap()
+        finally:
+            self._tracker.__exit__()
+            super().__exit__(*error)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "c10d":  # its time is in the gap before the next operation
+            self._waits_for = "gradients_s" if "allreduce" in function.name() else "exchange_s"
+            return function(*args, **(kwargs or {}))
+        self._add_gap()
+        result = function(*args, **(kwargs or {}))
+        if function is RANGE_BEGIN:
+            self._ranges.append(args[0] == EDGES)
+        elif function is RANGE_END:
+            self._ranges.pop()
+        ended = self._now()
+        self._add("attention_s" if any(self._ranges) else _TERM_OF[kind_of(function)], ended - self._ended)
+        self._ended = ended
+        return result
+
+    def _add_gap(self) -> None:
+        """Add the time since the last operation."""
+        now = self._now()
+        gap, exchanged = now - self._ended, self._comm.exchange_s - self._exchange_s
+        exchanged = min(exchanged, gap)
+        self._add("exchange_s", exchanged)
+        rest = self._waits_for or ("attention_s" if any(self._ranges) else "other_s")
+        self._add(rest, gap - exchanged)
+        self._ended, self._exchange_s, self._waits_for = now, self._comm.exchange_s, None
+
+    def _add(self, term: str, seconds: float) -> None:
+        of_layer = self.layers.setdefault(self._tracker.layer, {})
+        of_layer[term] = of_layer.get(term, 0.0) + seconds
+
+    def _now(self) -> float:
+        synchronise(self._device)
+        return time.perf_counter()

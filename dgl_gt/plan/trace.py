@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +34,7 @@ class Event(NamedTuple):
         number of passes. For an exchange with one other rank only: how many ranks after the sender the receiver is. For
         one ``within`` hosts of M ranks or ``between`` them: this word, and M. Empty for all others.
     layer : str
-        The layer of the model that it belongs to, see :class:`dgl_gt.plan.layer_tracker.LayerTracker`; empty for
-        memory.
+        The layer of the model that it belongs to, see :class:`dgl_gt.plan.watch.LayerTracker`; empty for memory.
     """
 
     kind: str
@@ -43,27 +44,22 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The events of one training step in order, with sizes for any part of a cut.
+    """The events of one training step in order, with sizes for any part of a cut."""
 
-    Attributes
-    ----------
-    counts : tuple of Count
-        Counts of a part on which sizes depend.
-    events : tuple of Event
-    event_of : ndarray, int64, (S,)
-        Number of the event to which each size belongs.
-    sizes : ndarray, float64, (counts, S)
-        Each size per unit of each count.
-    kept_bytes : ndarray, float64, (counts,)
-        Bytes of the tensors that outlive the step, per unit of each count: the shard, parameters, and the state of the
-        optimiser.
-    """
-
-    counts: tuple[Count, ...]
+    counts: tuple[Count, ...]  # of a part, on which sizes depend
     events: tuple[Event, ...]
-    event_of: np.ndarray
-    sizes: np.ndarray
-    kept_bytes: np.ndarray
+    event_of: np.ndarray  # number of the event to which each size belongs, int64, (S,)
+    sizes: np.ndarray  # each size per unit of each count, float64, (counts, S)
+    kept_bytes: np.ndarray  # of what outlives a step: shard, parameters, optimiser; per unit of each count, (counts,)
+
+    @cached_property
+    def placed_events(self) -> list[tuple[Event, int]]:
+        """The events, and where the first size of each is among the sizes."""
+        return list(zip(self.events, np.searchsorted(self.event_of, np.arange(len(self.events))).tolist()))
+
+    def positions(self, kind: str) -> np.ndarray:
+        """Where the first size of each event of a kind is among the sizes."""
+        return np.array([start for event, start in self.placed_events if event.kind == kind], int)
 
     def sizes_of(self, figures: Figures) -> np.ndarray:
         """Each size on each part, float64, (P, S)."""
@@ -76,37 +72,30 @@ class Trace:
         ]
         return events[0] == events[1] and np.allclose(self.sizes_of(figures), other.sizes_of(figures), atol=0.5)
 
-    def positions(self, kind: str) -> np.ndarray:
-        """Where the first size of each event of a kind is among the sizes."""
-        starts = np.flatnonzero(np.diff(self.event_of, prepend=-1))
-        return np.array([start for start in starts if self.events[self.event_of[start]].kind == kind], int)
-
     def sent_bytes(self, figures: Figures) -> int:
         """Bytes that all ranks together send in the exchanges of a step."""
         return round(float(self.sizes_of(figures)[:, self.positions("begin")].sum()))
 
     def sent_by_layer(self, figures: Figures) -> dict[str, int]:
         """Bytes that all ranks together send in exchanges, by the layer that exchanges."""
-        starts, sizes, found = self.positions("begin"), self.sizes_of(figures).sum(axis=0), {}
-        for start in starts:
-            layer = self.events[self.event_of[start]].layer
-            found[layer] = found.get(layer, 0) + float(sizes[start])
+        sizes, found = self.sizes_of(figures).sum(axis=0), Counter()
+        for event, start in self.placed_events:
+            if event.kind == "begin":
+                found[event.layer] += float(sizes[start])
         return {layer: round(sent) for layer, sent in found.items()}
+
+    def kept(self, figures: Figures) -> np.ndarray:
+        """Bytes of the tensors that outlive a step, of each rank, int64, (P,)."""
+        return np.rint(counts_of_parts(figures, self.counts) @ self.kept_bytes).astype(np.int64)
 
     def peak_bytes(self, figures: Figures) -> np.ndarray:
         """Bytes of the tensors that are alive at the peak of a step, of each rank, int64, (P,)."""
         made = self.sizes_of(figures)[:, self.positions("memory")]
         return self.kept(figures) + np.rint(made.cumsum(axis=1).max(axis=1, initial=0)).astype(np.int64)
 
-    def largest_rank_bytes(self, figures: Figures) -> dict[Count, int]:
-        """What is alive at the peak of the rank that needs most (bytes), by the count on which it depends."""
-        rank = int(self.peak_bytes(figures).argmax())
-        counts = counts_of_parts(figures, self.counts)[rank]
-        made = (counts[:, None] * self.sizes[:, self.positions("memory")]).cumsum(axis=1)
-        at_peak = np.column_stack([np.zeros(len(counts)), made])  # before the first tensor is made there is none
-        at_peak = at_peak[:, at_peak.sum(axis=0).argmax()] + counts * self.kept_bytes
-        return dict(zip(self.counts, np.rint(at_peak).astype(int).tolist()))
-
-    def kept(self, figures: Figures) -> np.ndarray:
-        """Bytes of the tensors that outlive a step, of each rank, int64, (P,)."""
-        return np.rint(counts_of_parts(figures, self.counts) @ self.kept_bytes).astype(np.int64)
+    def peak_of_largest_rank(self, figures: Figures) -> tuple[int, np.ndarray]:
+        """The rank that needs most, and what is alive at its peak per unit of each count, float64 (bytes), (counts,)."""
+        rank, memory = int(self.peak_bytes(figures).argmax()), self.positions("memory")
+        alive = np.concatenate([[0.0], self.sizes_of(figures)[rank, memory].cumsum()])
+        until = int(alive.argmax())  # this many tensors have been made or freed by then
+        return rank, self.kept_bytes + self.sizes[:, memory[:until]].sum(axis=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -12,7 +11,7 @@ from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import HALO, LOCAL, ONE, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
-    from .policy_exchanges import Exchange
+    from .policy_costs import Exchange
 
 
 class Tracer:
@@ -79,31 +78,28 @@ class Tracer:
         self, figures: Figures, strategy: StrategyRules, activation_checkpoint: str = "none"
     ) -> list[Exchange]:
         """The exchanges of a step that follow transmission policies, with the rows between the ranks of a cut."""
-        from .policy_exchanges import policy_exchanges
+        from .policy_costs import policy_exchanges
 
         check_strategy(figures, strategy, 1)
         known, key = self._exchanges.setdefault(figures, {}), (strategy, activation_checkpoint)
         if key not in known:
-            modes, variant = () if self._modes is None else (activation_checkpoint,), self.variant(figures)
-            try:
-                known[key] = policy_exchanges(lambda sg: self._make_step(sg, *modes, **variant), strategy, figures)
-            except (ValueError, NotImplementedError) as error:
-                raise InputError(f"the step does not run with {strategy}: {error}") from error
+            known[key] = self._recorded(policy_exchanges, figures, strategy, activation_checkpoint, figures)
         return known[key]
 
     def _trace(self, figures: Figures, strategy: StrategyRules, depth: int, mode: str):
         """The trace, which all cuts with the same columns of data and the same number of parts share."""
         from .tracing import record_trace  # here, because reading a profile needs no torch
 
-        columns, variant = (figures.node_data, figures.edge_data), self.variant(figures)
-        key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in (*columns, variant))
+        columns = figures.node_data, figures.edge_data
+        key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in (*columns, self.variant(figures)))
         if key not in self._traces:
-            modes = () if self._modes is None else (mode,)
-            make_step = partial(self._make_step, **variant)
-            try:
-                self._traces[key] = record_trace(
-                    lambda sg: make_step(sg, *modes), strategy, depth, figures.parts, *columns
-                )
-            except (ValueError, NotImplementedError) as error:  # such as heads that the ranks cannot share
-                raise InputError(f"the step does not run with {strategy}: {error}") from error
+            self._traces[key] = self._recorded(record_trace, figures, strategy, mode, depth, figures.parts, *columns)
         return self._traces[key]
+
+    def _recorded(self, record: Callable, figures: Figures, strategy: StrategyRules, mode: str, *more):
+        """What ``record`` finds out of the step on a cut."""
+        modes, variant = () if self._modes is None else (mode,), self.variant(figures)
+        try:
+            return record(lambda sg: self._make_step(sg, *modes, **variant), strategy, *more)
+        except (ValueError, NotImplementedError) as error:  # such as heads that the ranks cannot share
+            raise InputError(f"the step does not run with {strategy}: {error}") from error

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from functools import cache
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import flop_registry
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.ops.dispatch import ADDITIVE_PASS, EDGES
+from dgl_gt.ops.checks import unpack
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import LOCAL, Count, StrategyRules, counts_of_parts, same_as
 from dgl_gt.partition.shards.layout import Layout
-from dgl_gt.torch_internals import storage_key
+from dgl_gt.torch_internals import OperationMode, profiler_range_operations, schema_of, storage_key
 
-from .recorder import Reads, Recorder
 from .stand_in import make_layout, stand_in
 from .trace import Event, Trace
+from .watch import LayerTracker, storage_bytes, tensors_in
 
 _TOLERANCE = 1e-6  # relative, of a size
 _SPARE = 1  # recordings beyond the number of counts, against which the solution is checked
@@ -25,6 +31,10 @@ _FEW_PARTS = 4  # on which a step reads the same masks as on many
 _MAX_SEEDS = 300
 _NAMES = {"kept": "the tensors that outlive the step", "edges": "a pass over edges", "begin": "an exchange"}
 _NAMES |= {"sum": "a sum over ranks", "begin_sum": "a sum over ranks", "memory": "a tensor"}
+_OVERWRITE = {torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_}  # their first argument is not read
+_ATTENTION = "dgl_gt::sparse_attention"  # and the name of its backward pass begins with it
+_COPY = torch.ops.aten.clone.default
+RANGE_BEGIN, RANGE_END = profiler_range_operations()
 
 
 def record_trace(
@@ -40,19 +50,9 @@ def record_trace(
 
     The step runs twice on each of a few small parts, with made-up data, and the second run is recorded. What a step
     keeps between its runs, such as the state of an optimiser, is thus there. The sizes must depend linearly on the
-    counts of a part: a step that computes on all pairs of nodes, for example, is refused.
-
-    Parameters
-    ----------
-    make_step : callable
-        Called as ``make_step(sg)`` with a ShardedGraph; returns a function without arguments that takes one training
-        step on it.
-    strategy, depth, overlap
-        See :func:`dgl_gt.load`.
-    parts : int
-        Number of ranks P.
-    node_data, edge_data : dict of str to (dtype, shape)
-        Columns of the data, see :func:`dgl_gt.plan.stand_in.make_layout`.
+    counts of a part: a step that computes on all pairs of nodes, for example, is refused. ``make_step`` is that of
+    :func:`dgl_gt.plan.report_costs`; ``node_data`` and ``edge_data`` are those of
+    :func:`dgl_gt.plan.stand_in.make_layout`.
 
     Raises
     ------
@@ -71,7 +71,8 @@ def record_trace(
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
         names = (*(LOCAL if parts == 1 else strategy).counts(depth), *masks)
         layouts, counts = _independent_layouts(made_up, names)
-        events, sizes = None, []
+        events: list[Event] = []
+        sizes = []
         for layout in layouts:
             sg = stand_in(layout, strategy, depth, overlap)
             step = make_step(sg)
@@ -124,9 +125,8 @@ def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[Count, .
     for seed in range(_MAX_SEEDS):
         layout = made_up(seed)
         more = np.vstack([counts, counts_of_parts(layout.figures, names)[0]])
-        if len(layouts) >= len(names) or np.linalg.matrix_rank(more / np.maximum(more.max(axis=0), 1), tol=1e-3) == len(
-            more
-        ):
+        rank = np.linalg.matrix_rank(more / np.maximum(more.max(axis=0), 1), tol=1e-3)
+        if len(layouts) >= len(names) or rank == len(more):
             layouts.append(layout)
             counts = more
         if len(layouts) == len(names) + _SPARE:
@@ -141,9 +141,8 @@ def _check_same(before: list[Event], now: list[Event]) -> None:
     """Raise :class:`InputError` unless two recordings have the same events."""
     if before == now:
         return
-    first = next(
-        (number for number, pair in enumerate(zip(before, now)) if pair[0] != pair[1]), min(len(before), len(now)) - 1
-    )
+    different = (number for number, (one, other) in enumerate(zip(before, now)) if one != other)
+    first = next(different, min(len(before), len(now)) - 1)
     names = [each.what[0] for each in now[: first + 1] if each.kind in ("product", "rows")] or ["its first operation"]
     raise InputError(
         f"a training step does different operations on different parts, from about {names[-1]} on, so it cannot be "
@@ -163,3 +162,178 @@ def _check_linear(counts, solution, sizes, events: list[Event]) -> None:
             "step cannot be traced; an operation on all pairs of rows, or on rows that the data select, is such a "
             "case. Time real steps yourself instead"
         )
+
+
+# ---- the recording ----
+
+
+class Recorder(OperationMode):
+    """Inside the block, records a step on a made-up part: ``events``, and the ``sizes`` of each event."""
+
+    def __init__(self, sg: ShardedGraph):
+        super().__init__()
+        self.events: list[Event] = []
+        self.sizes: list[tuple[int, ...]] = []
+        self._sg, self._ranks, self._tracker = sg, sg.comm, LayerTracker()
+        self._alive: dict[int, weakref.ref] = {}
+        self._found: dict[int, weakref.ref] = {}  # storages that were there before the step
+        self._passes_edges = False  # whether a pass over edges runs; on some parts it copies rows, which must not count
+        self._frees = False  # whether the last event is of tensors that are freed
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the tensors that were there before the step: those of the shard, and those that the step used."""
+        of_shard = {storage_key(x) for x in tensors_in(self._sg)}
+        storages = [(key, storage) for key, found in self._found.items() if (storage := found()) is not None]
+        return storage_bytes(self._sg) + sum(storage.nbytes() for key, storage in storages if key not in of_shard)
+
+    def __enter__(self):
+        self._collects_garbage = gc.isenabled()
+        gc.disable()  # so that two recordings of one step free their tensors at the same places
+        self._ranks.transport.listener = self.add
+        self._tracker.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._ranks.transport.listener, self._alive = None, None
+        self._tracker.__exit__()
+        if self._collects_garbage:
+            gc.enable()
+        return super().__exit__(*error)
+
+    def add(self, kind: str, what: tuple = (), *sizes: int) -> None:
+        """Append an event."""
+        self._frees = False
+        self.events.append(Event(kind, what, "" if kind == "memory" else self._tracker.layer))
+        self.sizes.append(sizes)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.namespace == "profiler":
+            self._passes_edges = function is RANGE_BEGIN and args[0] == EDGES
+            if self._passes_edges:
+                self._add_edge_range(args[1])
+        elif not _is_view(function) and not (self._passes_edges and function is _COPY):
+            self._add_operation(function, args, kwargs or {}, result)
+        return result
+
+    def _add_edge_range(self, text: str) -> None:
+        """Append a pass over edges that :func:`dgl_gt.ops.dispatch.edge_range` announces."""
+        edges, rows, sources, *what, passes = text.split()
+        self.add("edges", (*map(int, what), float(passes)), int(edges), int(rows), int(sources))
+
+    def _add_operation(self, function, args, kwargs, result) -> None:
+        for x in _flat(args):
+            storage = x.untyped_storage()
+            key = storage_key(storage)
+            if key not in self._alive and (key not in self._found or self._found[key]() is None):
+                self._found[key] = weakref.ref(storage)  # dead where DGL made and dropped a storage in the step
+        name, kind, is_mutable = _traits(function)
+        for x in () if is_mutable else _flat(result):
+            self._add_memory(x.untyped_storage())
+        packet = function.overloadpacket
+        if kind == "product":
+            out = _flat(result)[0]
+            first = next((x for x in reversed(_flat(args)[:-1]) if x.dim() > 1), out)
+            operations = flop_registry[packet](*args, **kwargs, out_val=result)
+            self.add("product", (name, out.element_size()), operations, *first.shape[-2:], out.shape[-1])
+        elif kind == "edges":
+            given = {each.name: value for each, value in zip(schema_of(function).arguments, args)} | kwargs
+            q, k, slope, passes = given["q"], given["k"], given["negative_slope"], 1.0
+            if name != _ATTENTION:  # backward
+                passes = given["needs_q"] + given["needs_q" if k is None else "needs_kv"]
+            if slope is not None:
+                passes *= ADDITIVE_PASS
+            heads, head_dim = unpack(q, k, given["v"], slope is not None)[2].shape[1:]
+            what = heads, head_dim, q.element_size(), passes
+            self.add("edges", what, len(given["indices"]), len(q), len(q if k is None else k))
+        elif "empty" not in name:  # which writes nothing
+            self.add("rows", (name,), _moved_bytes(packet, args, result))
+
+    def _add_memory(self, storage) -> None:
+        """Note a storage that an operation has made, and when it is freed."""
+        key, size = storage_key(storage), storage.nbytes()
+        if key in self._alive:
+            return
+
+        def freed(_):
+            if self._alive is not None:  # None once the recording has ended
+                del self._alive[key]
+                self._add_freed(size)
+
+        self._alive[key] = weakref.ref(storage, freed)
+        self.add("memory", (), size)
+
+    def _add_freed(self, size: int) -> None:
+        """Note bytes that are freed. Those that are freed one after the other are one event.
+
+        Their order is not always the same: autocast, for example, drops its copies of the weights in the order of a
+        hash.
+        """
+        if self._frees:
+            self.sizes[-1] = (self.sizes[-1][0] - size,)
+        else:
+            self.add("memory", (), -size)
+            self._frees = True
+
+
+class OperationCounter(OperationMode):
+    """Inside the block, counts operations as :class:`Recorder` does, all of the kind ``rows``, and the bytes they move."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.namespace == "aten" and not _is_view(function) and "empty" not in function.name():
+            self.operations += 1
+            self.bytes += _moved_bytes(function.overloadpacket, args, result)
+        return result
+
+
+class Reads(OperationMode):
+    """Inside the block, notes the ``storages`` of the tensors that operations get."""
+
+    def __init__(self):
+        super().__init__()
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.storages |= {storage_key(x) for x in _flat(args)}
+        return function(*args, **(kwargs or {}))
+
+
+@cache
+def kind_of(function) -> str:
+    """The kind of an operation, see :class:`Event`: a product, a pass over edges, or another operation on rows."""
+    if function.overloadpacket in flop_registry:
+        return "product"
+    return "edges" if function.name().startswith(_ATTENTION) else "rows"
+
+
+@cache
+def _traits(function) -> tuple[str, str, bool]:
+    """The name and the kind of an operation, and whether it writes to its arguments."""
+    return function.name(), kind_of(function), schema_of(function).is_mutable
+
+
+@cache
+def _is_view(function) -> bool:
+    """Whether an operation returns a view of its argument, and reads no data."""
+    return function is torch.ops.aten._unsafe_view.default or any(
+        each.alias_info is not None and not each.alias_info.is_write for each in schema_of(function).returns
+    )
+
+
+def _moved_bytes(packet, args, result) -> int:
+    """Bytes that an operation reads and writes."""
+    read = args[1:] if packet in _OVERWRITE else args
+    return sum(x.nbytes for x in _flat((read, result)))
+
+
+def _flat(value) -> list[torch.Tensor]:
+    """The tensors in arguments or in a result."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [x for each in value for x in _flat(each)] if isinstance(value, (list, tuple)) else []

@@ -14,7 +14,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from dgl_gt.partition.report.pages import SPACE, printable, short
-from dgl_gt.run_files.step_timeline import RankStep
+from dgl_gt.run_files.run_record import RankStep
 
 MAX_RANKS = 64  # that the timeline draws
 _TICKS = 5  # about as many labels as an axis has
@@ -90,60 +90,41 @@ def chart(
     best_epoch: int | None = None,
     from_zero: bool = False,
 ) -> Markup:
-    """Draw curves, by their kinds in the style sheet, over the epochs.
+    """Draw curves of [epoch, value], by their kinds in the style sheet.
 
-    Parameters
-    ----------
-    curves : dict of str to list of [epoch, value]
-    name : str
-        What is drawn, for screen readers.
-    text : callable
-        What turns a value into a label.
-    best_epoch : int, optional
-        Epoch that a line marks.
-    from_zero : bool
-        Whether the lower end of the picture is zero.
+    ``name`` says what is drawn, for screen readers; ``text`` turns a value into a label; a line marks ``best_epoch``.
     """
     points = [point for curve in curves.values() for point in curve]
     x = Axis.of_epochs([epoch for epoch, _ in points])
     y = Axis.of([value for _, value in points], text, from_zero=from_zero)
-    lines = [
-        Markup('<line class="grid" x1="0" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(_WIDTH, *[_down(place)] * 2)
-        for place, _ in y.labels
-    ]
+    grid = Markup('<line class="grid" x1="0" x2="{0}" y1="{1:.1f}" y2="{1:.1f}"/>')
+    lines = [grid.format(_WIDTH, _WIDTH * (1 - place)) for place, _ in y.labels]
     if best_epoch is not None and x.first <= best_epoch <= x.last:
         across = _WIDTH * x.place(best_epoch)
         lines.append(Markup('<line class="best" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>').format(across, _WIDTH))
-    lines += [
-        Markup('<path class="{}" d="{}"/>').format(kind, _path(curve, x, y)) for kind, curve in curves.items() if curve
-    ]
+    path = Markup('<path class="{}" d="{}"/>')
+    lines += [path.format(kind, _path(curve, x, y)) for kind, curve in curves.items() if curve]
+    beside, below = Markup('<span style="top:{:.1f}%">{}</span>'), Markup('<span style="left:{:.1f}%">{}</span>')
     return Markup(
         '<div class="chart"><div class="rows">{}</div><svg viewBox="0 0 {width} {width}" preserveAspectRatio="none" '
         'role="img" aria-label="{}">{}</svg><div class="columns">{}</div></div>'
     ).format(
-        Markup("").join(
-            Markup('<span style="top:{:.1f}%">{}</span>').format(100 - 100 * at, each) for at, each in y.labels
-        ),
+        Markup("").join(beside.format(100 - 100 * at, each) for at, each in y.labels),
         printable(f"{name} over the epochs"),
         Markup("").join(lines),
-        Markup("").join(Markup('<span style="left:{:.1f}%">{}</span>').format(100 * at, each) for at, each in x.labels),
+        Markup("").join(below.format(100 * at, each) for at, each in x.labels),
         width=_WIDTH,
     )
 
 
-def _down(place: float) -> float:
-    return _WIDTH * (1 - place)
-
-
 def _path(curve: list, x: Axis, y: Axis) -> str:
-    places = [f"{_WIDTH * x.place(epoch):.1f} {_down(y.place(value)):.1f}" for epoch, value in curve]
+    places = [f"{_WIDTH * x.place(epoch):.1f} {_WIDTH * (1 - y.place(value)):.1f}" for epoch, value in curve]
     return f"M{'L'.join(places)}" + ("h0" if len(places) == 1 else "")
 
 
 def timeline_bars(ranks: list[RankStep]) -> list[Markup]:
     """Draw the step of each of the first :data:`MAX_RANKS` ranks: a bar of computing, exchanging and waiting."""
-    longest = max(max(rank.seconds for rank in ranks), 1e-9)
-    shown = ranks[:MAX_RANKS]
+    longest, shown = max(1e-9, *(rank.seconds for rank in ranks)), ranks[:MAX_RANKS]
     return [_bar(number, rank, longest, _MAX_SPANS // len(shown)) for number, rank in enumerate(shown)]
 
 
@@ -151,15 +132,11 @@ def _bar(number: int, rank: RankStep, longest: float, most: int) -> Markup:
     pieces = [(each.kind, each.start / longest, each.end / longest, each.name) for each in rank.spans]
     if len(pieces) > most:
         pieces = _in_columns(pieces, min(most, _WIDTH))
-    rectangles = [
-        Markup('<rect class="{}" x="{:.2f}" width="{:.2f}" height="1"><title>{}</title></rect>').format(
-            kind,
-            _WIDTH * start,
-            _WIDTH * (end - start),
-            printable(f"{name}: {kind}, {1000 * longest * (end - start):,.2f} ms"),
-        )
-        for kind, start, end, name in pieces
-    ]
+    rectangle = Markup('<rect class="{}" x="{:.2f}" width="{:.2f}" height="1"><title>{}</title></rect>')
+    rectangles = []
+    for kind, start, end, name in pieces:
+        title = printable(f"{name}: {kind}, {1000 * longest * (end - start):,.2f} ms")
+        rectangles.append(rectangle.format(kind, _WIDTH * start, _WIDTH * (end - start), title))
     return Markup(
         '<svg class="time" viewBox="0 0 {} 1" preserveAspectRatio="none" shape-rendering="crispEdges" role="img" '
         'aria-label="{}">{}</svg>'

@@ -19,7 +19,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_directory import STEP_TIMELINE, TRACE, RunDirectory
-from dgl_gt.run_files.step_timeline import RankRecording, StepTimeline, steps_of_ranks
+from dgl_gt.run_files.run_record import RankRecording, StepTimeline, steps_of_ranks
 
 _EARLIER_EPOCHS = 2  # before the one that is recorded: the first ones allocate memory and make caches
 _MAX_TRACE_BYTES = 64 << 20  # of a rank, packed

@@ -261,7 +261,7 @@ def parsed_blocks(
 def _check_comments(table: TextTable, lines: list[tuple[int, str]]) -> None:
     """Raise :class:`InputError` where a line among the rows may be one whose first name begins with # or %."""
     for number, line in lines:
-        is_comment = number > table.first_line and line.lstrip().startswith(COMMENTS)
+        is_comment = number > max(table.header_line, table.first_line) and line.lstrip().startswith(COMMENTS)
         if is_comment and table.delimiter and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
             raise InputError(
                 f"{table.path}, line {number}: {line.strip()[:SHOWN]!r} begins like a comment, but has {table.width} "

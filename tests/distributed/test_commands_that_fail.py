@@ -45,7 +45,7 @@ def fail_in_training(rank, directory):
             raise OSError("no space left")
 
     sg = dgl_gt.load(directory)
-    return outcome(lambda: train(sg, read_config(layers=1, hidden=8, heads=2, epochs=5), on_epoch))
+    return outcome(lambda: train(sg, read_config(layers=1, hidden=8, heads=2, epochs=5), on_epoch=on_epoch))
 
 
 def test_a_training_run_ends_everywhere_where_one_rank_fails(awkward_graph, tmp_path):

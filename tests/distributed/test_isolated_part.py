@@ -13,7 +13,7 @@ from dgl_gt.exchange.policy.training_graphs import TrainingGraphs, shares_of_nod
 from dgl_gt.partition import InputError, load_graph, partition
 from dgl_gt.partition.graph import from_edges
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.plan.policy_time import kept_bytes
+from dgl_gt.plan.policy_costs import kept_bytes
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.train.config import read_config
 from dgl_gt.train.fit import forward

@@ -16,7 +16,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan import policy_search, read_profile
 from dgl_gt.plan.planned_step import tracer_of
-from dgl_gt.plan.policy_time import PolicyCosts, kept_bytes
+from dgl_gt.plan.policy_costs import PolicyCosts, kept_bytes
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 

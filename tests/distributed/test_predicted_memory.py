@@ -13,8 +13,8 @@ from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.partition import from_edges, partition
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.plan.live_tensors import step_peak_bytes
 from dgl_gt.plan.tracing import record_trace
+from dgl_gt.plan.watch import step_peak_bytes
 
 FEATURES, CLASSES = 20, 7
 COLUMNS = {"feat": ("float32", (FEATURES,)), "label": ("int64", ())}, {"weight": ("float64", (2,))}

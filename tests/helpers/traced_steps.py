@@ -6,7 +6,7 @@ from torch import nn
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
-from dgl_gt.plan.live_tensors import step_peak_bytes
+from dgl_gt.plan.watch import step_peak_bytes
 
 FEATURES, CLASSES = 20, 7
 MODEL = Sizes(2, 32, 4)

@@ -14,7 +14,7 @@ from selector_cases import write_profile
 import dgl_gt
 from dgl_gt.partition import InputError, load_graph, partition, read_manifest, verify
 from dgl_gt.plan import read_profile
-from dgl_gt.report.run_files import read_run
+from dgl_gt.report.run_report import read_run
 from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE, read_bytes
 from dgl_gt.train import load_model, read_config, train_and_save
 

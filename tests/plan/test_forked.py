@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from dgl_gt.plan import NothingFits, forked
-from dgl_gt.plan.forked import run_forked
+from dgl_gt.plan import NothingFits, trial
+from dgl_gt.plan.trial import run_forked
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, nothing is forked")
 
@@ -110,7 +110,7 @@ def test_a_result_that_cannot_be_sent_is_an_error():
     ("number", "is_memory"), [(signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGUSR1, False)]
 )
 def test_a_child_that_is_killed(monkeypatch, number, is_memory):
-    monkeypatch.setattr(forked, "killed_for_memory", lambda code, _: is_memory and code == -number)
+    monkeypatch.setattr(trial, "killed_for_memory", lambda code, _: is_memory and code == -number)
     kind, text = (ValueError, "ran out of memory; use") if is_memory else (RuntimeError, rf"ended by signal {number:d}")
     with pytest.raises(kind, match=text):
         run_forked(lambda: os.kill(os.getpid(), number))

@@ -12,10 +12,8 @@ from msgspec import to_builtins
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition
-from dgl_gt.report.numbers import MAX_POINTS, thinned
 from dgl_gt.report.pictures import Axis, plain, share
-from dgl_gt.report.run_files import is_run
-from dgl_gt.report.write import write_run_report
+from dgl_gt.report.run_report import MAX_POINTS, is_run, thinned, write_run_report
 from dgl_gt.train import read_config, train_and_save
 
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=6, patience=0, seed=3)

@@ -13,11 +13,10 @@ from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
 from dgl_gt.partition import from_edges, partition, read_figures, read_manifest
 from dgl_gt.partition.figures.strategies import LOCAL
 from dgl_gt.plan import report_costs
-from dgl_gt.plan.layer_tracker import LayerTracker
-from dgl_gt.plan.measure_step import StepTimer
 from dgl_gt.plan.stand_in import make_layout, stand_in
-from dgl_gt.plan.step_costs import LayerCosts, StepCosts
+from dgl_gt.plan.step_costs import LayerCosts, StepCosts, StepTimer
 from dgl_gt.plan.traced_time import TERMS, TracedTime
+from dgl_gt.plan.watch import LayerTracker
 
 FEATURES, CLASSES, LAYERS = 6, 3, 2
 
