@@ -57,10 +57,9 @@ def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0, pri
     """
     if is_available(graph, len(balance.shares)):
         sweeps = min(_MAX_SWEEPS, max(_MIN_SWEEPS, _SWEPT_EDGES // max(graph.num_edges, 1)))
-        problem = _problem(owner, balance)
         mean = 1 if prices is None or len(prices) == 1 else prices.sum() / (prices.size - len(prices))
-        options = {"sweeps": sweeps, "temperature": _TEMPERATURE * mean, "seed": seed}
-        native.refine(*_in_edges(graph), **problem, **options, prices=prices)
+        problem, temperature = _problem(owner, balance), _TEMPERATURE * mean
+        native.refine(*_in_edges(graph), **problem, sweeps=sweeps, temperature=temperature, seed=seed, prices=prices)
 
 
 def even_out(graph: Graph, owner: np.ndarray, balance: Balance) -> None:

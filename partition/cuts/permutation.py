@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from dgl_gt.partition.graph import Graph
 
 _CHUNK_ROWS = 1 << 14  # rows whose in-edges are looked at together
 NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches hold what lies between them
+Cut = TypeVar("Cut", bound="Permutation")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Permutation:
         """The number of parts, P."""
         return len(self.ptr) - 1
 
-    def mapped(self, mapping: Mapping) -> Permutation:
+    def mapped(self: Cut, mapping: Mapping) -> Cut:
         """Return the cut with every part renumbered to its rank."""
         rank_of_part = np.array(mapping.rank_of_part)
         parts = np.argsort(rank_of_part)  # the part of each rank

@@ -65,7 +65,7 @@ class StreamedCut(VertexCut):
     def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
         return super()._renumbered(rank_of_part, parts) | {"files": self.files[parts]}
 
-    def part_edges(self, graph: COOGraph, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def part_edges(self, graph, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return sources, destinations and ids of a part's edges, in the order of ids."""
         edges = np.fromfile(_bucket(self.folder, self.files[index]), np.int32).reshape(-1, 3)
         edges = edges[np.argsort(edges[:, 2], kind="stable")]  # reverse edges do not come in order

@@ -33,7 +33,7 @@ class Count(NamedTuple):
     def of_parts(self, figures: Figures) -> np.ndarray:
         """The count of each part, (P,)."""
         if self.ranks_per_host is not None:
-            return self._of_hosts(figures).repeat(self.ranks_per_host)
+            return self._of_hosts(figures, self.ranks_per_host).repeat(self.ranks_per_host)
         if self.hop is not None:
             return getattr(figures, f"{self.of}_by_hop")[:, self.hop]
         match self.of:
@@ -48,8 +48,8 @@ class Count(NamedTuple):
             case _:
                 return getattr(figures, self.of)
 
-    def _of_hosts(self, figures: Figures) -> np.ndarray:
-        host = figures.hosts[self.ranks_per_host]
+    def _of_hosts(self, figures: Figures, size: int) -> np.ndarray:
+        host = figures.hosts[size]
         match self.of:
             case "copies":
                 return host.received_rows.sum(axis=1)
@@ -58,7 +58,7 @@ class Count(NamedTuple):
             case "cut_edges":
                 return host.cut_edges
             case _:
-                return getattr(figures, self.of).reshape(-1, self.ranks_per_host).sum(axis=1)
+                return getattr(figures, self.of).reshape(-1, size).sum(axis=1)
 
 
 ONE = Count("one")

@@ -194,7 +194,7 @@ def _read_part(dgl, described: DGLPartition, index: int) -> dict[str, np.ndarray
     graphs, _ = _loaded(dgl.load_graphs, path)
     if len(graphs) != 1 or not graphs[0].is_homogeneous:
         raise InputError(f"{path} does not hold one homogeneous graph; {_AGAIN}")
-    inner, global_ids = {}, None
+    inner, global_ids = {}, np.zeros(0, np.int64)  # at last those of nodes
     for kind, data in (("edge", graphs[0].edata), ("node", graphs[0].ndata)):
         if not {"_ID", f"inner_{kind}"} <= set(data) or data["_ID"].is_floating_point():
             raise InputError(f"{path} lacks the {kind} data '_ID' or 'inner_{kind}'; {_AGAIN}")

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from dgl_gt.partition.cuts.edge_cut import EdgeCut
 from dgl_gt.partition.cuts.permutation import (
-    Permutation,
     columns_of,
     count_edge_cut,
     count_masked,
@@ -53,7 +53,7 @@ class Layout:
     master; it is empty for an edge cut.
     """
 
-    def __init__(self, graph: Graph, cut: Permutation, depth: int = 1):
+    def __init__(self, graph: Graph, cut: EdgeCut | VertexCut, depth: int = 1):
         self.graph, self.cut = graph, cut
         self.is_vertex_cut = isinstance(cut, VertexCut)
         self._new_ids = cut.new_ids()
@@ -85,6 +85,7 @@ class Layout:
         if self.is_vertex_cut:
             return vertex_cut_quality(figures.owned, copies, figures.returned, figures.edges, **shared)
         quality = edge_cut_quality(figures.owned, copies, figures.edges, figures.cut_edges, **shared)
+        assert isinstance(self.cut, EdgeCut)
         return quality | self.cut.of_weights
 
     def _train(self) -> np.ndarray | None:
@@ -97,7 +98,7 @@ class Layout:
         return np.stack([splits[self.cut.order[begin:end]].sum(axis=0) for begin, end in ends])
 
 
-def mapped_layout(graph: Graph, cut: Permutation, depth: int, costs: Costs, profile: Profile | None) -> Layout:
+def mapped_layout(graph: Graph, cut: EdgeCut | VertexCut, depth: int, costs: Costs, profile: Profile | None) -> Layout:
     """The layout of a cut; with a profile, every part has the number of the rank that suits it best."""
     layout = Layout(graph, cut, depth)
     if profile is None or cut.mapping is not None or cut.parts == 1:
@@ -120,6 +121,7 @@ def _with_halo(layout: Layout, index: int) -> Part:
 def _with_mirrors(layout: Layout, index: int) -> Part:
     """A part of a vertex cut: its edges, by the rows of all nodes that they touch."""
     cut, new_ids, slot = layout.cut, layout._new_ids, layout._slot
+    assert isinstance(cut, VertexCut)
     begin, end = cut.ptr[index], cut.ptr[index + 1]
     source, target, edge_ids = cut.part_edges(layout.graph, index)
     source, target = new_ids[source], new_ids[target]

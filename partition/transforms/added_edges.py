@@ -65,7 +65,7 @@ def check_fill(source, fill) -> None:
             )
 
 
-def _holds(dtype: np.dtype, number: Real) -> bool:
+def _holds(dtype: np.dtype, number: float) -> bool:
     """Whether a dtype holds a number, integers and bools exactly."""
     if dtype.kind == "f":
         return abs(number) <= np.finfo(dtype).max

@@ -69,7 +69,7 @@ def capped_distances(backward: scipy.sparse.csr_array, pairs: np.ndarray, most: 
         _through_hubs(forward, backward, hubs[start : start + _HUBS], s, t, most, found)
     is_hub = np.zeros(nodes, bool)
     is_hub[hubs] = True
-    _around_hubs(*(_without(matrix, is_hub) for matrix in (forward, backward)), s, t, most, found)
+    _around_hubs(_without(forward, is_hub), _without(backward, is_hub), s, t, most, found)
     hops[searched] = found
     return hops
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -92,26 +93,13 @@ def test_bad_bounds_are_refused(bounds, message):
         make_balance(graph_of(0), 2, bounds)
 
 
-BAD_WEIGHTS = [
-    ([1, 2], "are 2 numbers; they must be a list of 3 numbers"),
-    ([1, 2, 3, 4], "are 4 numbers"),
-    ([], "are 0 numbers"),
-    (5, r"have the shape \(\)"),
-    ([[1, 1, 1]], r"have the shape \(1, 3\); they must be a list of 3 numbers"),
-    ([1, 0, 2], "hold 0;"),
-    ([1, -1, 2], "hold -1;"),
-    ([1, float("nan"), 2], "hold nan"),
-    ([1, float("inf"), 2], "hold inf"),
-    ([1, None, 2], "hold nan"),
-    (["a", 1, 2], "must be 3 positive numbers"),
-    ([1, [2, 3], 4], "must be 3 positive numbers"),
-    ("1,2,3", "must be 3 positive numbers"),
-    ([1j, 1, 1], "must be 3 positive numbers"),
-]
+BAD_WEIGHTS = [[1, 2], [1, 2, 3, 4], [], 5, [[1, 1, 1]], [1, 0, 2], [1, -1, 2], [1, float("nan"), 2]]
+BAD_WEIGHTS += [[1, float("inf"), 2], [1, None, 2], ["a", 1, 2], [1, [2, 3], 4], "1,2,3", [1j, 1, 1]]
 
 
-@pytest.mark.parametrize("weights, message", BAD_WEIGHTS, ids=[str(weights) for weights, _ in BAD_WEIGHTS])
-def test_bad_weights_are_refused(weights, message):
+@pytest.mark.parametrize("weights", BAD_WEIGHTS, ids=map(str, BAD_WEIGHTS))
+def test_bad_weights_are_refused(weights):
+    message = re.escape(f"target_weights are {weights!r}; they must be 3 positive numbers")
     with pytest.raises(InputError, match=message):
         shares(3, weights)
     with pytest.raises(InputError, match=message):
