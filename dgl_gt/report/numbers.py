@@ -10,7 +10,7 @@ import msgspec
 
 from dgl_gt.run_files.prediction_check import compared
 from dgl_gt.run_files.run_directory import RECORD
-from dgl_gt.run_files.step_timeline import StepTimeline
+from dgl_gt.run_files.run_record import StepTimeline
 
 from .run_files import RunFiles
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from dgl_gt.partition.report.formats import SPACE, printable, short
-from dgl_gt.run_files.step_timeline import RankStep
+from dgl_gt.run_files.run_record import RankStep
 
 MAX_RANKS = 64  # that the timeline draws
 _TICKS = 5  # about as many labels as an axis has

@@ -13,8 +13,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.user_files import reading, regular_file
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
-from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, read_json
-from dgl_gt.run_files.step_timeline import StepTimeline
+from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, StepTimeline, read_json
 from dgl_gt.train.config import by_path
 
 _LONGEST_LINE = 1 << 20  # one number for each of ten thousand ranks takes a quarter of it
