@@ -1,4 +1,4 @@
-"""``dgl-gt plan``."""
+"""``dgl-gt plan``, and ``dgl-gt plan --search-policy``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import warnings
 from functools import cache
 from pathlib import Path
 
-from dgl_gt.exchange.policy.policy import Policy
+from dgl_gt.exchange.policy.policy import Policy, is_policy_file
 from dgl_gt.partition import console
 from dgl_gt.partition.command_options import FILL, FILL_HELP, READING, add_reading, reading, self_loop_fill
+from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError, SourceWarning
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.figures import Figures
-from dgl_gt.partition.figures.profile import read_profile
+from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
+from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.plan.forecast import forecast
 from dgl_gt.plan.plan import NothingFits, Plan, forecast_table, plot, text_of_plan
 from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
@@ -31,16 +34,12 @@ from .options import (
     config_of,
     positive_float,
     positive_integer,
+    run_on_parts,
 )
-from .search_policy import MAX_LOSS, run_search
+
+MAX_LOSS = 0.5  # points
 
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
-_NOT_WITH_CHECK = (
-    *("world_size", "config", "set", *_OF_CONFIG, "classes", "seed", "self_loops", "self_loop_fill", "undirected"),
-    *("random_features", "plot", *READING),
-    *("save_costs", "policy", "search_policy", "max_loss", "force"),
-    *("profile", "preset", "rank_memory", "max_depth", "model_factory"),
-)
 _NOT_WITH_SEARCH = ("policy", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
 
@@ -82,7 +81,7 @@ def add_command(commands) -> None:
     add("--force", action="store_true", help="replace the files that plan writes if they exist")
     add_selection_options(command)
     add_json(command)
-    command.set_defaults(command=_plan)
+    command.set_defaults(command=lambda args: _plan(args, command))
 
 
 def _world_sizes(text: str) -> list[int]:
@@ -92,19 +91,20 @@ def _world_sizes(text: str) -> list[int]:
     return list(dict.fromkeys(map(positive_integer, words)))
 
 
-def _plan(args):
+def _plan(args, command: argparse.ArgumentParser):
     if args.check:
-        given = [name for name in _NOT_WITH_CHECK if (value := getattr(args, name)) or type(value) in (int, float)]
-        ignored = [*args.source, *(f"--{name.replace('_', '-')}" for name in given)]
-        if ignored:
-            raise InputError(f"--check compares the run {args.check} with its own plan; leave {ignored[0]} out")
+        options = [each for each in command._actions if each.dest not in ("help", "check", "json")]
+        given = [each for each in options if getattr(args, each.dest) not in (each.default, [])]
+        if given:
+            ignored = (given[0].option_strings or args.source)[0]
+            raise InputError(f"--check compares the run {args.check} with its own plan; leave {ignored} out")
         comparison = compare_with_prediction(args.check)
         return comparison, check_table(comparison)
     _check_options(args)
     config = config_of(args, _OF_CONFIG)
     profile = read_profile(args.profile, args.preset)
     if args.search_policy:
-        return run_search(args, config, profile)
+        return _search(args, config, profile)
     policy = policy_of(config.changed(policy=args.policy)) if args.policy else Policy()
     if not policy.is_exact and not all(map(is_shards, args.source)):
         raise InputError(
@@ -216,3 +216,93 @@ def _costs(plans: dict) -> Costs:
 
 def _refusal(ranks: int, error: NothingFits) -> dict:
     return {"ranks": ranks, "choice": None, "refused": str(error), "least_memory_bytes": error.least_bytes}
+
+
+def _search(args, config: TrainConfig, profile: Profile):
+    """Search for a policy on ranks, one for each part of the shards, and write it."""
+    out = Path(args.search_policy)
+    if not is_policy_file(args.search_policy):
+        raise InputError(f"--search-policy is {args.search_policy}; it must end in .yaml")
+    if len(args.source) != 1:
+        raise InputError(
+            f"--search-policy needs one shard directory, and {len(args.source)} are named; choose the cut first, with "
+            "`dgl-gt plan` on all of them"
+        )
+    if args.max_loss and args.max_loss >= 100:
+        raise InputError(f"--max-loss is {args.max_loss:g}; it must be below 100, in points of the validation metric")
+    check_file(out, force=args.force)
+    (directory,) = args.source
+    if read_manifest(directory)["parts"] == 1:
+        raise InputError(f"{directory} has one part, and one rank exchanges nothing; partition into two parts or more")
+    return run_on_parts(
+        args.argv,
+        directory,
+        lambda: _search_on_rank(directory, args, config, profile, out),
+        keep_memory=args.rank_memory is None,
+    )
+
+
+def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile, out: Path):
+    """Search on this rank; rank 0 writes the policy. Returns plain values, and a table of them."""
+    import yaml
+
+    from dgl_gt.plan.policy_search import CHECKED_STEPS, load_for_policies, search_policy
+
+    figures, max_loss = read_figures(read_manifest(directory)), args.max_loss or MAX_LOSS
+    sg = load_for_policies(directory, config, profile, args.rank_memory)
+    strategy, leads = sg.strategy.name, sg.comm.rank == 0
+    with sg.comm.together(), console.Stages() as progress:
+        found = search_policy(sg, figures, config, profile, max_loss, progress if leads else lambda text: None)
+    rules = found.policy.described() or [{"mode": "exact"}]
+    if leads:
+        with new_file(out, force=args.force) as file:
+            file.write(yaml.safe_dump({"rules": rules}, sort_keys=False).encode())
+    values = {
+        "rules": rules,
+        "strategy": strategy,
+        "metric": found.metric,
+        "max_loss_points": max_loss,
+        "measured_loss_points": found.loss,
+        "predicted_seconds": found.seconds,
+        "predicted_exact_seconds": found.exact_seconds,
+        "sent_bytes": found.sent_bytes,
+        "exact_sent_bytes": found.exact_sent_bytes,
+        "transmissions": [
+            {
+                "layer": place.layer,
+                "direction": place.direction,
+                "peers": place.peers and [list(pair) for pair in place.peers],
+                "mode": str(found.modes[place]),
+                "loss_points": {str(mode): loss for mode, loss in losses.items()},
+            }
+            for place, losses in found.losses.items()
+        ],
+    }
+    return (
+        values,
+        f"{_text_of_search(values, found, CHECKED_STEPS)}\n\nwrote {out}; use it with dgl-gt train --strategy {strategy} --policy {out}",
+    )
+
+
+def _pairs(peers) -> str:
+    """Sender and receiver of the first pairs, and how many more there are."""
+    more = f" and {len(peers) - 3} more" if len(peers) > 3 else ""
+    return ", ".join(f"{sender} to {receiver}" for sender, receiver in peers[:3]) + more
+
+
+def _text_of_search(values: dict, found, epochs: int) -> str:
+    rows = []
+    for each in values["transmissions"]:
+        between = "" if each["peers"] is None else f", {_pairs(each['peers'])}"
+        losses = ", ".join(f"{mode} {loss:.2f}" for mode, loss in each["loss_points"].items())
+        rows.append([f"layer {each['layer']}, {each['direction']}{between}", each["mode"], losses])
+    saved = 1 - found.sent_bytes / found.exact_sent_bytes if found.exact_sent_bytes else 0.0
+    lines = [
+        table(["transmission", "mode", f"points of {found.metric} that each mode lost"], rows),
+        "",
+        f"strategy                  {values['strategy']}",
+        f"a step, predicted         {found.seconds:.3g} s instead of {found.exact_seconds:.3g} s",
+        f"sent in a step            {format_bytes(found.sent_bytes)}, {saved:.1%} less than {format_bytes(found.exact_sent_bytes)}",
+        f"lost in {epochs} epochs         {found.loss:+.2f} points of {found.metric} (allowed: {values['max_loss_points']:g})",
+    ]
+    return "\n".join(lines)

@@ -31,21 +31,9 @@ from .options import (
 
 _ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "timeline")
 _COMMON = (  # options that --help shows; --help-all shows all
-    *(
-        "nproc",
-        "strategy",
-        "depth",
-        "force",
-        "json",
-        "config",
-        "set",
-        "out",
-        "resume",
-        "checkpoint_every",
-        "max_restarts",
-    ),
-    *("model_factory", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr", "policy"),
-    *("epochs", "patience", "seed", "precision", "activation_checkpoint"),
+    *("nproc", "strategy", "depth", "force", "json", "config", "set", "out", "resume", "checkpoint_every"),
+    *("max_restarts", "model_factory", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr"),
+    *("policy", "epochs", "patience", "seed", "precision", "activation_checkpoint"),
 )
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
@@ -144,9 +132,11 @@ def _check_out(args) -> None:
                 f"--splits and --seeds train several models, and save none; leave {' and '.join(given)} out"
             )
     if not args.out:
-        given = next((name for name in _ONLY_WITH_OUT if getattr(args, name)), None)
-        if given:
-            raise InputError(f"--{given.replace('_', '-')} needs --out DIR, the directory of the run; add that option")
+        for name in _ONLY_WITH_OUT:
+            if getattr(args, name):
+                raise InputError(
+                    f"--{name.replace('_', '-')} needs --out DIR, the directory of the run; add that option"
+                )
         return
     if args.resume and args.force:
         raise InputError("--resume goes on with the run in --out, and --force replaces it; leave one of them out")
@@ -182,7 +172,6 @@ def _train_rank(args, config, profile: Profile | None):
     from dgl_gt.train import summary
     from dgl_gt.train.inputs import describe_assumed_meanings, describe_unused_data
     from dgl_gt.train.model import check_settings
-    from dgl_gt.train.progress import show_progress
     from dgl_gt.train.run import train, train_and_save
 
     factory = _factory_on_all_ranks(args)
@@ -201,7 +190,7 @@ def _train_rank(args, config, profile: Profile | None):
         print(f"dgl-gt: {unused}", file=sys.stderr)
     if sg.comm.rank == 0 and not args.out:
         print("dgl-gt: the model will not be saved; to save it, stop and add --out DIR", file=sys.stderr)
-    with show_progress(config.epochs, sg.comm.rank == 0) as progress:
+    with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
         on_epoch = progress and progress.after_epoch
         if not args.out:
             result = train(sg, config, on_epoch=on_epoch, factory=factory, on_nan=args.on_nan)
@@ -231,7 +220,6 @@ def _train_several(args, config, sg, plan, factory):
     import msgspec
 
     from dgl_gt.train import summary
-    from dgl_gt.train.progress import show_progress
     from dgl_gt.train.run import train
     from dgl_gt.train.tasks.node_classification import node_classification
 
@@ -241,7 +229,7 @@ def _train_several(args, config, sg, plan, factory):
         node_classification(sg, config.changed(split=split))  # the same
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
-            with show_progress(config.epochs, sg.comm.rank == 0) as progress:
+            with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
                 settings, on_epoch = config.changed(split=split, seed=seed), progress and progress.after_epoch
                 result = train(sg, settings, on_epoch=on_epoch, factory=factory, on_nan=args.on_nan)
             runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, sg)))

@@ -10,8 +10,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import read_profile
-from dgl_gt.partition.figures.strategies import counts_of_parts
-from dgl_gt.partition.figures.strategies import CHOICES, default_strategy, strategy_of
+from dgl_gt.partition.figures.strategies import CHOICES, counts_of_parts, default_strategy, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_bytes

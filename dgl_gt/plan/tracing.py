@@ -14,8 +14,8 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.ops.dispatch import ADDITIVE_PASS, EDGES
 from dgl_gt.ops.checks import unpack
+from dgl_gt.ops.dispatch import ADDITIVE_PASS, EDGES
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import LOCAL, Count, StrategyRules, counts_of_parts, same_as
 from dgl_gt.partition.shards.layout import Layout

@@ -58,8 +58,7 @@ def run_on_ranks(
     what the user asked for. Ranks keep freed memory for the next tensor, or give it back to the system. They wait for
     each other to join for ``timeout`` seconds, by default without a limit. ``memory_advice()`` says what was predicted
     and what to change where a rank runs out of memory. Ranks that fail for a reason that may pass start again, at most
-    ``max_restarts`` times. Returns the result of ``work()`` on rank 0; elsewhere an exit
-    code.
+    ``max_restarts`` times. Returns the result of ``work()`` on rank 0; elsewhere an exit code.
     """
     launcher = find_launcher()
     if launcher is None:
@@ -92,16 +91,12 @@ def _check_environment() -> None:
             f"RANK is set in the environment, which makes this process one of several ranks, but {missing[0]} is not set; "
             "start ranks with torchrun, or unset RANK so that dgl-gt starts them"
         )
-    ranks = _whole_number("WORLD_SIZE", 1, 2**31 - 1)
-    _whole_number("RANK", 0, ranks - 1)
-    _whole_number("MASTER_PORT", 0, 2**16 - 1)
-
-
-def _whole_number(name: str, least: int, largest: int) -> int:
-    text = os.environ[name]
-    if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= largest:
-        raise InputError(f"{name} is {text!r} in the environment; it must be a whole number from {least} to {largest}")
-    return int(text)
+    rank, ranks, _, port = (os.environ[name] for name in _FROM_TORCHRUN)
+    if not all(re.fullmatch("[0-9]{1,10}", text) for text in (rank, ranks, port)) or int(rank) >= int(ranks):
+        raise InputError(
+            f"RANK is {rank!r}, WORLD_SIZE {ranks!r} and MASTER_PORT {port!r} in the environment; they must be whole numbers, "
+            "and RANK below WORLD_SIZE"
+        )
 
 
 def launch(
@@ -118,6 +113,7 @@ def launch(
     kills = child_process.memory_kills()
     with received_signals() as signals:
         for restarts in range(max_restarts + 1):
+            text, code = "", 0
             with _started_ranks(arguments, ranks, keep_memory, restarts) as started:
                 try:
                     watch(started, lambda: bool(signals), timeout)
@@ -126,22 +122,33 @@ def launch(
                 finally:
                     end_all(started)
             found = None if signals else first_failure(started)
-            if found is None or restarts == max_restarts or not _may_pass(found[1], kills):
+            if found is None:
                 break
-            text = _explained(*found, kills, memory_advice)
+            rank, failure = found[0], _or_for_memory(found[1], kills)
+            text, code = _explained(rank, failure, memory_advice), failure.exit_code
+            if restarts == max_restarts or not _may_pass(failure):
+                break
             print(f"dgl-gt: {text}; the ranks start again ({restarts + 1} of {max_restarts})", file=sys.stderr)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
     if signals:
         return 128 + signals[0]
-    return _report_failure(*found, kills, memory_advice) if found else 0
+    if text:
+        print(f"dgl-gt: {'error: ' if code == 2 else ''}{text}", file=sys.stderr)
+    return code
 
 
-def _may_pass(failure: Failure, kills: int | None) -> bool:
+def _or_for_memory(failure: Failure, kills: int | None) -> Failure:
+    """The failure, or one of memory where the system has killed a rank for it since ``kills`` were counted."""
+    if failure.kind == "signal" and child_process.killed_for_memory(-int(failure.text), kills):
+        return Failure("memory", "the system killed it", failure.at_s)
+    return failure
+
+
+def _may_pass(failure: Failure) -> bool:
     """Whether a run may succeed if its ranks start again: nobody asked it to stop, and it met no limit."""
     if failure.kind == "signal":
-        number = int(failure.text)
-        return number not in STOPPING and not child_process.killed_for_memory(-number, kills)
+        return int(failure.text) not in STOPPING
     return failure.kind in ("error", "relayed", "exit") and failure.exit_code != 2
 
 
@@ -176,27 +183,16 @@ def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool, restarts
         yield started
 
 
-def _report_failure(rank: int, failure: Failure, kills: int | None, memory_advice) -> int:
-    """Print why the run failed; return the exit code."""
-    text, code = _explained(rank, failure, kills, memory_advice), failure.exit_code
-    if failure.kind == "signal" and child_process.killed_for_memory(-int(failure.text), kills):
-        code = Failure("memory", "", failure.at_s).exit_code
-    if text:
-        print(f"dgl-gt: {'error: ' if code == 2 else ''}{text}", file=sys.stderr)
-    return code
-
-
-def _explained(rank: int, failure: Failure, kills: int | None, memory_advice) -> str:
+def _explained(rank: int, failure: Failure, memory_advice: Callable[[], str] | None) -> str:
     """Why the run failed; nothing where the rank has printed that itself."""
     text = failure.text
-    if failure.kind == "signal":
-        if child_process.killed_for_memory(-int(text), kills):
-            return out_of_memory_message(rank, "the system killed it", memory_advice)
-        return f"rank {rank} was {child_process.signal_text(-int(text))}"
-    if failure.kind == "memory":
-        return out_of_memory_message(rank, text, memory_advice)
-    if failure.kind == "error":
-        return f"rank {rank} was stopped by an error in dgl-gt:\n{text}"
-    if failure.kind == "exit":
-        return "" if failure.exit_code == 2 else f"rank {rank} ended with exit code {text}"
+    match failure.kind:
+        case "signal":
+            return f"rank {rank} was {child_process.signal_text(-int(text))}"
+        case "memory":
+            return out_of_memory_message(rank, text, memory_advice)
+        case "error":
+            return f"rank {rank} was stopped by an error in dgl-gt:\n{text}"
+        case "exit":
+            return "" if failure.exit_code == 2 else f"rank {rank} ended with exit code {text}"
     return with_options_only(text)

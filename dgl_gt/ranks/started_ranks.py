@@ -74,13 +74,7 @@ class StartedRank:
 
 
 def watch(ranks: list[StartedRank], is_stopped: Callable[[], bool], timeout: float | None = None) -> None:
-    """Return when all ranks have ended, one has failed, or ``is_stopped()``.
-
-    Raises
-    ------
-    InputError
-        A rank has not joined after ``timeout`` seconds.
-    """
+    """Return when all ranks have ended, one has failed, or ``is_stopped()``; ``InputError`` if one does not join in time."""
     started, has_warned = time.monotonic(), False
     while True:
         for each in ranks:

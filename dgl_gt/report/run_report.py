@@ -24,8 +24,7 @@ from dgl_gt.partition.system.user_files import reading, regular_file
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.prediction_check import compared
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
-from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, read_json
-from dgl_gt.run_files.run_record import StepTimeline
+from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, StepTimeline, read_json
 from dgl_gt.train.config import METRIC_TITLES, TrainConfig, by_path
 
 from . import pictures

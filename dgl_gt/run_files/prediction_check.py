@@ -18,23 +18,10 @@ _ADVICE = "name a directory that `dgl-gt train --strategy auto --out RUN` wrote"
 
 
 def compare_with_prediction(run) -> dict:
-    """Predicted and measured figures of a run.
+    """Predicted and measured figures of a run, a directory or a file with the ``--json`` output of ``dgl-gt train``.
 
-    Parameters
-    ----------
-    run : path
-        A directory that ``dgl-gt train --strategy auto --out RUN`` wrote, or a file with its ``--json`` output.
-
-    Returns
-    -------
-    dict
-        ``choice``; ``figures``, a list of dicts with ``name, predicted, measured, error``, where the error is a share
-        of the measured figure; and ``trials``, as in the record.
-
-    Raises
-    ------
-    InputError
-        The run cannot be read, or its record holds no plan.
+    Returns ``choice``; ``figures``, a list of dicts with ``name, predicted, measured, error``, where the error is a
+    share of the measured figure; and ``trials``, as in the record. ``InputError`` if the record holds no plan.
     """
     path = Path(run) / RECORD if os.path.isdir(run) else Path(run)
     return compared(read_json(path, RunRecord, _ADVICE), path)

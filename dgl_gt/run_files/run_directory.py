@@ -10,9 +10,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -90,9 +91,11 @@ class MetricsLog:
     """
 
     def __init__(self, folder: Path, for_tensorboard: bool = False):
-        self._path, self._has_warned, self._first_epoch = folder / METRICS_FILE, False, None
+        self._path, self._has_warned = folder / METRICS_FILE, False
         self._unwritten: list[dict] = []
-        self._tensorboard, self._scalars = _summary_writer() if for_tensorboard else None, None
+        self._first_epoch: int | None = None
+        self._tensorboard: Callable | None = _summary_writer() if for_tensorboard else None
+        self._scalars: Any = None
 
     def resume(self, epoch: int) -> None:
         """Forget the lines of what came after ``epoch`` epochs, because these epochs are trained again."""
@@ -111,8 +114,7 @@ class MetricsLog:
         try:
             self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
             written, self._unwritten = self._unwritten, []
-            if self._tensorboard:
-                self._add_scalars(written)
+            self._add_scalars(written)
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
@@ -130,6 +132,8 @@ class MetricsLog:
                 raise
 
     def _add_scalars(self, lines: list[dict]) -> None:
+        if self._tensorboard is None:
+            return
         self._scalars = self._scalars or self._tensorboard(str(self._path.parent), purge_step=self._first_epoch)
         for numbers in lines:
             for name, value in _scalars_in(numbers):

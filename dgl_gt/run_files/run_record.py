@@ -1,4 +1,4 @@
-"""What a run leaves for people and reports: ``record.json`` and ``metrics.jsonl``, whose keys docs/cli.md describes.
+"""What a run leaves for people and reports: ``record.json``, ``metrics.jsonl`` and ``timeline.json``; see docs/cli.md.
 
 This module does not import torch.
 """
@@ -6,7 +6,7 @@ This module does not import torch.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -90,6 +90,33 @@ class PlanOfRun(msgspec.Struct):
     trials: list[Trial]
 
 
+class Span(msgspec.Struct):
+    """A piece of the step of a rank; ``start`` and ``end`` are seconds from the beginning of the step."""
+
+    kind: Literal["compute", "exchange", "wait"]
+    name: str
+    start: Seconds
+    end: Seconds
+
+
+class RankStep(msgspec.Struct):
+    """The step of a rank: ``seconds``, what they were spent on, and the spans in their order."""
+
+    seconds: Seconds
+    compute_s: Seconds
+    exchange_s: Seconds
+    wait_s: Seconds
+    spans: list[Span]
+
+
+class StepTimeline(msgspec.Struct):
+    """``timeline.json``: one step of all ranks."""
+
+    epoch: Count
+    strategy: str
+    ranks: Annotated[list[RankStep], Meta(min_length=1)]
+
+
 class RunRecord(msgspec.Struct, kw_only=True):
     """A run as plain values; what is measured over the whole run is unset until it has ended.
 
@@ -142,13 +169,7 @@ def values_of(record: RunRecord) -> dict:
 
 
 def read_json(path: Path, kind, advice: str):
-    """Read a JSON file of a run as a struct of this kind.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, or is damaged; the message ends with the advice.
-    """
+    """Read a JSON file of a run as a struct of this kind; where that fails, the message ends with the advice."""
     text = read_text(path, LONGEST_RECORD_BYTES)
     try:
         return msgspec.json.decode(text, type=kind)

@@ -83,22 +83,9 @@ def fit(
 ) -> TrainResult:
     """Train a model on a task; every rank calls it.
 
-    Parameters
-    ----------
-    model : Module
-        Called as ``model(graph, feat, **edges)`` with the inputs of a batch; the same weights on all ranks.
-    task : Task
-    comm : Comm
-    config : TrainConfig
-        Its optimiser, schedule, epochs, phases and seed.
-    store : RunStore, optional
-        What keeps the run in a directory, and goes on from a checkpoint.
-    on_epoch, on_nan
-        See :func:`dgl_gt.train.train`.
-    graphs : TrainingGraphs, optional
-        The graphs of the task's steps, where these follow a transmission policy.
-    factors : SufficientFactors, optional
-        What sums some of the gradients.
+    The model is called as ``model(graph, feat, **edges)`` with the inputs of a batch, and has the same weights on all
+    ranks. ``store`` keeps the run in a directory. ``graphs`` are those of the task's steps, where these follow a
+    transmission policy, and ``factors`` sums some of the gradients. See :func:`dgl_gt.train.train` for the rest.
     """
     loop = _Loop(model, task, comm, config, store, on_nan, graphs, factors)
     if config.local_epochs:
@@ -159,7 +146,8 @@ class _Loop:
         validation, test = found["val"], found["test"]
         state.schedule.step(validation)
         if validation is not None and validation > history.validation:
-            self._check_weights()
+            if name := first_not_finite(self._model.state_dict()):  # the accuracy is finite even if the logits are not
+                raise self._not_finite(f"{name} holds NaN or infinity after")
             state.keep_best(validation, test, with_optimizer=epoch < config.local_epochs)
         state.epoch += 1
         evaluation_bytes = comm.sent_bytes - before_evaluation
@@ -221,17 +209,11 @@ class _Loop:
 
     def _check_finite(self, name: str, value: float, more: str = "") -> None:
         if not math.isfinite(value):
-            advice = f"lower lr ({self._config.optimizer.lr}) or scale the features"
-            raise InputError(f"the {name} is {value} in epoch {self.state.epoch + 1}; {advice}{more}")
+            raise self._not_finite(f"the {name} is {value} in", more)
 
-    def _check_weights(self) -> None:
-        """Refuse weights that are not finite; the accuracy is finite even if the logits are not."""
-        name = first_not_finite(self._model.state_dict())
-        if name is not None:
-            raise InputError(
-                f"{name} holds NaN or infinity after epoch {self.state.epoch + 1}; lower lr ({self._config.optimizer.lr}) or scale "
-                "the features"
-            )
+    def _not_finite(self, what: str, more: str = "") -> InputError:
+        advice = f"lower lr ({self._config.optimizer.lr}) or scale the features"
+        return InputError(f"{what} epoch {self.state.epoch + 1}; {advice}{more}")
 
 
 def _measurements(model: nn.Module, comm: Comm, measured: list[EpochFigures]) -> dict:

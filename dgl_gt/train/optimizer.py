@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,19 +24,20 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     Parameters are updated by torch's fused kernels. With ``decay`` "weights", biases and the parameters of norms and gates
     do not decay.
     """
-    not_decayed = set()
-    if config.optimizer.weight_decay and config.optimizer.decay == "weights":
+    settings, modules = config.optimizer, list(model.modules())
+    not_decayed: set[int] = set()
+    if settings.weight_decay and settings.decay == "weights":
         not_decayed = {
-            id(each) for module in model.modules() if isinstance(module, _NOT_DECAYED) for each in module.parameters()
+            id(each) for module in modules if isinstance(module, _NOT_DECAYED) for each in module.parameters()
         }
         not_decayed |= {id(each) for name, each in model.named_parameters() if name.rpartition(".")[2].endswith("bias")}
-    groups = [
-        {"params": [each for each in model.parameters() if id(each) not in not_decayed]},
-        {"params": [each for each in model.parameters() if id(each) in not_decayed], "weight_decay": 0.0},
-    ]
-    kind = without_compiler({"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer.kind])
-    groups = [group for group in groups if group["params"]]
-    return kind(groups, lr=config.optimizer.lr, weight_decay=config.optimizer.weight_decay, fused=True)
+    decayed = [each for each in model.parameters() if id(each) not in not_decayed]
+    others = [each for each in model.parameters() if id(each) in not_decayed]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    kind: Callable = without_compiler({"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[settings.kind])
+    return kind(
+        [each for each in groups if each["params"]], lr=settings.lr, weight_decay=settings.weight_decay, fused=True
+    )
 
 
 @cache

@@ -15,7 +15,6 @@ from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.atomic_write import new_file
-from dgl_gt.partition.system.units import format_count
 
 from .config import Inputs
 from .inputs import ModelInputs, read_inputs
@@ -53,21 +52,12 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
 
 def _check_sizes(taken: Mapping[str, int], inputs: ModelInputs) -> None:
     """Raise :class:`InputError` if a model takes rows of other widths."""
-    found, source = inputs.sizes, inputs.graph.manifest["source"]
-    if taken["in_dim"] != found["in_dim"]:
+    if taken != inputs.sizes:
+        mine, found = (", ".join(f"{name} {width}" for name, width in each.items()) for each in (taken, inputs.sizes))
         raise InputError(
-            f"the model takes {taken['in_dim']} features per node, and {source} has {found['in_dim']}; use shards with "
-            "the features that the model was trained on"
+            f"the model takes rows of widths {mine}, and {inputs.graph.manifest['source']} gives {found}; use shards with the "
+            "features and edge data that the model was trained on"
         )
-    if taken != found:
-        raise InputError(
-            f"the model takes {_edge_columns(taken)} per edge, and the edge data {', '.join(inputs.reads.edge_features)} "
-            f"of {source} have {_edge_columns(found)}; use shards with the edge data that the model was trained on"
-        )
-
-
-def _edge_columns(widths: Mapping[str, int]) -> str:
-    return f"{format_count(widths['edge_feats'], 'number')} and {format_count(widths['edge_kinds'], 'kind')}"
 
 
 def write_predictions(

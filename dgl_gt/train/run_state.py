@@ -18,26 +18,13 @@ from .optimizer import Schedule
 
 @dataclass
 class TrainHistory:
-    """The losses and metrics of a run so far; the same on every rank.
-
-    Attributes
-    ----------
-    metric_name : str
-    losses : list of float
-        Training loss of each epoch; None where the step was skipped.
-    validations : list of float
-        Validation metric of each epoch that was evaluated.
-    best_epoch : int
-        Epoch with the best validation metric, counted from 0.
-    validation, test : float
-        Metrics at the best epoch.
-    """
+    """The losses and metrics of a run so far; the same on every rank."""
 
     metric_name: str
-    losses: list[float | None]
-    validations: list[float]
-    best_epoch: int
-    validation: float
+    losses: list[float | None]  # of each epoch; None where the step was skipped
+    validations: list[float]  # of each epoch that was evaluated
+    best_epoch: int  # the one with the best validation metric, counted from 0
+    validation: float  # at the best epoch, like the next one
     test: float
 
 
@@ -47,6 +34,9 @@ class TrainResult(TrainHistory):
 
     Attributes
     ----------
+    losses, validations, best_epoch, validation, test
+        Training loss of each epoch (None where the step was skipped), validation metric of each epoch that was
+        evaluated, the best one of these epochs, counted from 0, and the metrics at that epoch.
     model : Module
         Model with the parameters of the best epoch.
     seconds_per_epoch : float
@@ -90,25 +80,15 @@ class EpochFigures:
 
 @dataclass
 class RunState:
-    """A run after some epochs; the same on every rank, because every rank holds all parameters.
-
-    Attributes
-    ----------
-    epoch : int
-        Epochs that are done.
-    best : dict of str to Tensor, optional
-        The model's ``state_dict`` at the best epoch.
-    best_optimizer : dict, optional
-        The optimiser's ``state_dict`` at the best epoch, while the layers train alone.
-    """
+    """A run after some epochs; the same on every rank, because every rank holds all parameters."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: Schedule
     history: TrainHistory
-    epoch: int = 0
-    best: dict[str, Tensor] | None = None
-    best_optimizer: dict | None = None
+    epoch: int = 0  # those that are done
+    best: dict[str, Tensor] | None = None  # the model's ``state_dict`` at the best epoch
+    best_optimizer: dict | None = None  # that of the optimiser, while the layers train alone
 
     def keep_best(self, validation: float, test: float, with_optimizer: bool) -> None:
         """Remember the model of this epoch as the best one so far."""

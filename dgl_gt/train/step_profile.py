@@ -7,7 +7,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -19,11 +20,24 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_directory import STEP_TIMELINE, TRACE, RunDirectory
-from dgl_gt.run_files.run_record import RankRecording, StepTimeline, steps_of_ranks
+from dgl_gt.run_files.run_record import RankStep, Span, StepTimeline
 
 _EARLIER_EPOCHS = 2  # before the one that is recorded: the first ones allocate memory and make caches
 _MAX_TRACE_BYTES = 64 << 20  # of a rank, packed
 _MAX_BYTES = 512 << 20  # of all ranks: rank 0 gathers them
+_SHORTEST_S = 1e-7  # of a span
+
+
+@dataclass(frozen=True)
+class RankRecording:
+    """What one rank recorded of a step; see :class:`dgl_gt.comm.step_recorder.StepRecorder` for the attributes.
+
+    All ranks leave a barrier when their times begin, so their times can be compared.
+    """
+
+    places: list[tuple[float, str]]
+    collectives: list[dict]
+    seconds: float
 
 
 class StepProfiler:
@@ -108,3 +122,55 @@ def _packed(trace: profile, limit: int) -> bytes:
         print(f"dgl-gt: warning: the trace of a step {text}", file=sys.stderr)
         return b""
     return packed
+
+
+def steps_of_ranks(recordings: list[RankRecording]) -> list[RankStep]:
+    """Split the step of each rank into spans.
+
+    A rank waits from the moment at which it can only wait for a collective until the last of the ranks that it needs
+    has started the same collective. From then to the end of the collective it exchanges. All other time is computing,
+    also while an exchange runs in the background.
+    """
+    found = []
+    for mine in recordings:
+        spans = _spans(mine, _blocked_spans(mine, recordings))
+        of_kind = {"compute": 0.0, "exchange": 0.0, "wait": 0.0}
+        for each in spans:
+            of_kind[each.kind] += each.end - each.start
+        found.append(RankStep(mine.seconds, of_kind["compute"], of_kind["exchange"], of_kind["wait"], spans))
+    return found
+
+
+def _blocked_spans(mine: RankRecording, recordings: list[RankRecording]) -> list[Span]:
+    """The spans in which a rank waits or exchanges. Collective i of a rank is collective i of every other rank."""
+    spans = []
+    for number, each in enumerate(mine.collectives):
+        if each["blocked"] is None:
+            continue
+        start, end = each["blocked"]
+        others = [recordings[rank].collectives[number]["started"] for rank in each["senders"]]
+        arrived = min(max([start, *others]), end)
+        spans += [Span("wait", each["name"], start, arrived), Span("exchange", each["name"], arrived, end)]
+    return _in_order(spans)
+
+
+def _spans(mine: RankRecording, blocked: list[Span]) -> list[Span]:
+    """All spans of a rank: the blocked ones, and computing between them, by the part of the step."""
+    ends = [*mine.places[1:], (mine.seconds, "")]
+    parts = [(start, min(end, mine.seconds), name) for (start, name), (end, _) in zip(mine.places, ends)]
+    edges = [0.0, *(time for each in blocked for time in (each.start, each.end)), mine.seconds]
+    spans, first = list(blocked), 0
+    for start, end in list(pairwise(edges))[::2]:
+        while first < len(parts) - 1 and parts[first][1] <= start:
+            first += 1
+        number = first
+        while number < len(parts) and parts[number][0] < end:
+            part_start, part_end, name = parts[number]
+            spans.append(Span("compute", name, max(start, part_start), min(end, part_end)))
+            number += 1
+    return _in_order(spans)
+
+
+def _in_order(spans: list[Span]) -> list[Span]:
+    """The spans that are not empty, by their start."""
+    return sorted((each for each in spans if each.end - each.start >= _SHORTEST_S), key=lambda each: each.start)

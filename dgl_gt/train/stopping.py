@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dgl_gt.partition.system.signals import SAME_STOP_S, handling_stops
 
@@ -13,7 +15,7 @@ _GRACE_S = 20.0  # schedulers kill what still runs half a minute after SIGTERM
 
 
 class StopRequest:
-    """Inside this context, a first signal is only noted, in ``number``. A second one has its usual effect, if it
+    """Inside :meth:`noting`, a first signal is only noted, in ``number``. A second one has its usual effect, if it
     comes more than a second later: signals closer together are one request.
 
     After Ctrl-C, the run may take as long as its epoch needs. After any other signal it has 20 s. Then it is stopped
@@ -22,17 +24,17 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self._since, self._before, self._timer = 0.0, {}, None
-        self._handling = None
+        self._since, self._before = 0.0, {}
+        self._timer: threading.Timer | None = None
 
-    def __enter__(self) -> StopRequest:
-        self._handling = handling_stops(self._note)
-        self._before = self._handling.__enter__()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.epoch_ended()
-        self._handling.__exit__(None, None, None)
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """The context in which signals are noted."""
+        with handling_stops(self._note) as self._before:
+            try:
+                yield
+            finally:
+                self.epoch_ended()
 
     def epoch_ended(self) -> None:
         """Give what follows, a checkpoint, the time that it takes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.shards.counts import read_figures
 
 from .config import TrainConfig
+from .module_places import at_place
 from .task import Task
 
 
@@ -57,23 +59,14 @@ def factors_of(model: NodeModel, task: Task, sg: ShardedGraph, config: TrainConf
 
 
 class SufficientFactors:
-    """Sums the gradients of some linear layers over ranks.
+    """Sums the gradients of some linear layers over ranks, see :func:`factored_layers`.
 
-    Parameters
-    ----------
-    comm : Comm
-    model : Module
-    names : tuple of str
-        The layers, see :func:`factored_layers`.
-    rows : Tensor, int64
-        Owned rows outside of which the gradients of the layers' results are zero.
-    counts : list of int, (P,)
-        Number of such rows on each rank.
+    Outside of ``rows`` (int64), the gradients of the layers' results are zero; ``counts`` (P,) are their numbers by rank.
     """
 
     def __init__(self, comm: Comm, model: nn.Module, names: tuple[str, ...], rows: torch.Tensor, counts: list[int]):
         self._comm, self._rows, self._counts = comm, rows, counts
-        self._layers: list[nn.Linear] = [model.get_submodule(name) for name in names]
+        self._layers = [cast(nn.Linear, model.get_submodule(name)) for name in names]
         self._found: dict[nn.Linear, torch.Tensor] = {}
 
     @contextmanager
@@ -94,11 +87,8 @@ class SufficientFactors:
             for hook in hooks:
                 hook.remove()
             found, self._found = self._found, {}
-        self._comm.enter("the gradient sum")
-        try:
+        with at_place("the gradient sum", self._comm):
             self._sum(found)
-        finally:
-            self._comm.leave()
 
     def _keep(self, layer: nn.Linear, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
         """Keep the rows of the input, and later those of the gradient of the result."""

@@ -140,7 +140,7 @@ def test_predictions_need_the_columns_that_the_model_was_trained_on(awkward_grap
     partition(graph, 1, tmp_path / "other")
     with dgl_gt.load(tmp_path / "other") as sg:
         with pytest.raises(
-            InputError, match="takes 2 numbers and 1 kind per edge, .* have 1 number and 1 kind; use shards"
+            InputError, match="edge_feats 2, edge_kinds 1.* gives .*edge_feats 1, edge_kinds 1.*; use shards"
         ):
             predict(model, sg)
 

@@ -152,31 +152,31 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("failure", "code", "text"),
     [
-        (Failure("input", "a bad number", 0), 2, "dgl-gt: error: a bad number\n"),
-        (Failure("relayed", "rank 0: a bad number", 0, is_input=True), 2, "dgl-gt: error: rank 0: a bad number\n"),
-        (Failure("relayed", "rank 0 stopped: it broke", 0), 1, "dgl-gt: rank 0 stopped: it broke\n"),
-        (Failure("signal", "15", 0), 143, "dgl-gt: rank 1 was ended by signal 15 (SIGTERM)\n"),
-        (Failure("signal", "6", 0), 134, "dgl-gt: rank 1 was ended by signal 6 (SIGABRT)\n"),
+        (Failure("input", "a bad number", 0), 2, "a bad number"),
+        (Failure("relayed", "rank 0: a bad number", 0, is_input=True), 2, "rank 0: a bad number"),
+        (Failure("relayed", "rank 0 stopped: it broke", 0), 1, "rank 0 stopped: it broke"),
+        (Failure("signal", "15", 0), 143, "rank 1 was ended by signal 15 (SIGTERM)"),
+        (Failure("signal", "6", 0), 134, "rank 1 was ended by signal 6 (SIGABRT)"),
         (Failure("exit", "2", 0), 2, ""),  # it has said why itself
-        (Failure("exit", "7", 0), 7, "dgl-gt: rank 1 ended with exit code 7\n"),
-        (Failure("error", "Traceback ...", 0), 1, "dgl-gt: rank 1 was stopped by an error in dgl-gt:\nTraceback ...\n"),
-        (Failure("memory", "it asked", 0), 2, "dgl-gt: error: rank 1 ran out of memory: it asked; take less\n"),
+        (Failure("exit", "7", 0), 7, "rank 1 ended with exit code 7"),
+        (Failure("error", "Traceback ...", 0), 1, "rank 1 was stopped by an error in dgl-gt:\nTraceback ..."),
+        (Failure("memory", "it asked", 0), 2, "rank 1 ran out of memory: it asked; take less"),
     ],
     ids=lambda value: value.kind if isinstance(value, Failure) else None,
 )
-def test_one_line_says_which_rank_and_why(capsys, failure, code, text):
-    assert launch._report_failure(1, failure, launch.child_process.memory_kills(), lambda: "take less") == code
-    assert capsys.readouterr().err == text
+def test_one_line_says_which_rank_and_why(failure, code, text):
+    assert failure.exit_code == code
+    assert launch._explained(1, failure, lambda: "take less") == text
 
 
-def test_a_kill_for_want_of_memory_is_told_from_others(capsys, monkeypatch):
+def test_a_kill_for_want_of_memory_is_told_from_others(monkeypatch):
     monkeypatch.setattr(launch.child_process, "memory_kills", lambda: 3)
     killed = Failure("signal", "9", 0)
-    assert launch._report_failure(0, killed, 3, lambda: "take less") == 137
-    assert launch._report_failure(0, killed, 2, lambda: "take less") == 2
-    assert capsys.readouterr().err == (
-        "dgl-gt: rank 0 was ended by signal 9 (SIGKILL)\n"
-        "dgl-gt: error: rank 0 ran out of memory: the system killed it; take less\n"
+    assert launch._or_for_memory(killed, 3) is killed
+    found = launch._or_for_memory(killed, 2)
+    assert found.exit_code == 2 and not launch._may_pass(found)
+    assert launch._explained(0, found, lambda: "take less") == (
+        "rank 0 ran out of memory: the system killed it; take less"
     )
 
 
@@ -200,7 +200,7 @@ def test_a_kill_for_want_of_memory_is_told_from_others(capsys, monkeypatch):
     ids=lambda value: f"{value.kind} {value.text[:12]}" if isinstance(value, Failure) else None,
 )
 def test_what_may_pass_is_tried_again(failure, expected):
-    assert launch._may_pass(failure, launch.child_process.memory_kills()) is expected
+    assert launch._may_pass(failure) is expected
 
 
 @pytest.fixture

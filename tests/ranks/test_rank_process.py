@@ -26,7 +26,7 @@ def shards(tmp_path_factory):
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "but MASTER_PORT is not set; start ranks with"),
         (
             {"RANK": "first", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
-            "RANK is 'first' in the environment; it must be a whole number from 0 to 1",
+            "RANK is 'first', WORLD_SIZE '2' and MASTER_PORT '29500' in the environment",
         ),
     ],
 )

@@ -132,7 +132,6 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(sg, tmp_pat
 
 def test_lines_are_written_once_where_tensorboard_fails(tmp_path, monkeypatch):
     log = MetricsLog(tmp_path)
-    monkeypatch.setattr(log, "_tensorboard", True)
     monkeypatch.setattr(log, "_add_scalars", lambda lines: (_ for _ in ()).throw(OSError(28, "no space")))
     for epoch in (1, 2, 3):
         log.add({"epoch": epoch})

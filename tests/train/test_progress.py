@@ -11,8 +11,8 @@ import termios
 
 import pytest
 
-from dgl_gt.train.progress import Progress, show_progress
 from dgl_gt.train.run_state import TrainHistory
+from dgl_gt.train.summary import Progress, show_progress
 
 
 def train(progress, epochs, first=0):

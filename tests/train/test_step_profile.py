@@ -9,8 +9,8 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import partition
-from dgl_gt.run_files.run_record import RankRecording, steps_of_ranks
 from dgl_gt.train import read_config, step_profile, train_and_save
+from dgl_gt.train.step_profile import RankRecording, steps_of_ranks
 
 QUICK = read_config(layers=2, hidden=8, heads=2, epochs=5, patience=0, dropout=0.3, evaluate_every=4)
 
