@@ -233,7 +233,7 @@ def test_wrong_types_from_python(arguments, message):
         (["--halo-depth", "1000000", "--dry-run"], "--halo-depth is 1000000; it must be a whole number from 1 to 100"),
         (["--max-imbalance", "0.5"], "--max-imbalance is 0.5 for"),
         (["--target-weights", "/dev/zero"], "'/dev/zero' is not a readable file of numbers"),
-        (["--target-weights", "1,2,3"], "--target-weights are 3 numbers"),
+        (["--target-weights", "1,2,3"], "--target-weights are [1.0, 2.0, 3.0]"),
         (["--skip", "a,,b"], "--skip 'a,,b' has an empty name"),
         (["--features", "a\nb"], r"--features 'a\nb' holds no names"),
         (["--attempts", str(10**30)], "must be a whole number from 1 to 10,000"),
