@@ -249,6 +249,13 @@ def test_paths_that_a_page_names_exist(page):
         assert (ROOT / path).exists() or "NAME" in path or "FORMAT" in path, f"{page.name} names {path}"
 
 
+def test_tests_of_features_exist():
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / "tests" / "FEATURES.md").read_text())
+    assert len(names) > 60
+    for name in names:
+        assert list((ROOT / "tests").rglob(name)) if "/" not in name else (ROOT / "tests" / name).exists(), name
+
+
 def test_documents_that_the_code_names_exist():
     for package in ("partition", "dgl_gt", "benchmarks", "examples", "tests"):
         for path in (each for kind in ("*.py", "*.ipynb", "*.h", "*.cpp") for each in (ROOT / package).rglob(kind)):
