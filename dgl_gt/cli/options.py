@@ -186,7 +186,7 @@ def _help_of(name: str) -> str:
         key: getattr(kind, each.name) for key, kind in ARCHITECTURES.items() if hasattr(kind, each.name)
     }
     first, *others = of_architectures.items()
-    default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others if value != first[1])])
+    default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others if value not in (first[1], key))])
     readers = f" for {' or '.join(of_architectures)};" if len(of_architectures) < len(ARCHITECTURES) else ""
     return f"{each.metadata['help']} ({readers} default: {default})".replace("( ", "(")
 
