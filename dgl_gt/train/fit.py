@@ -95,6 +95,7 @@ def fit(
         if store:
             store.start(loop.state, task)
             loop.check_not_over()
+            store.begin(loop.state)
         while not loop.is_over():
             figures = loop.epoch()
             measured.append(figures)

@@ -36,6 +36,11 @@ class StopRequest:
             finally:
                 self.epoch_ended()
 
+    def note_that_of_another(self, number: int | None) -> None:
+        """Note a signal that another rank was given."""
+        if self.number is None and number is not None:
+            self.number, self._since = number, time.monotonic()
+
     def epoch_ended(self) -> None:
         """Give what follows, a checkpoint, the time that it takes."""
         if self._timer:
