@@ -48,11 +48,11 @@ def _edge_columns(text: str) -> dict[str, str | None]:
     columns: dict[str, str | None] = {}
     for word in _split(text):
         name, colon, meaning = word.rpartition(":")
-        if not colon or meaning not in MEANINGS:
-            name, meaning = word, None
+        is_stated = colon and meaning in MEANINGS
+        name = name if is_stated else word
         if name in columns:
             raise InputError(f"edge_features names {name!r} twice, in {text!r}; name it once")
-        columns[name] = meaning
+        columns[name] = meaning if is_stated else None
     return columns
 
 
@@ -276,7 +276,7 @@ def policy_of(config: TrainConfig) -> Policy:
 
 def by_path(values: dict) -> dict[str, Any]:
     """Settings by path, such as ``model.hidden``, from a mapping with sections."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in values.items():
         found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
     return found
@@ -323,7 +323,7 @@ def _flat(values: dict, where: str) -> dict[str, Any]:
     if sections := {name: SETTINGS[name][0] for name in names if name in SETTINGS and SETTINGS[name][0]}:
         example = "; ".join(f"{name} in {section}" for name, section in sections.items())
         raise InputError(f"{where}: these settings stand in sections, as in model: {{hidden: 64}}: {example}")
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in values.items():
         if key and key in SECTIONS and not isinstance(value, dict):
             raise InputError(f"{where}: {key} is {value!r}; it must be a mapping, such as {key}: {{...}}")

@@ -24,7 +24,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self._since, self._before = 0.0, {}
+        self._since = 0.0
+        self._before: dict = {}
         self._timer: threading.Timer | None = None
 
     @contextmanager

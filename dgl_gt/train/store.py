@@ -217,7 +217,7 @@ class RunStore:
             return False
         if self._every_epochs:
             return epoch % self._every_epochs == 0
-        return time.monotonic() - self._checkpoint_s >= self._every_s
+        return time.monotonic() - self._checkpoint_s >= (self._every_s or math.inf)
 
     def _write_checkpoint(self, state: RunState) -> Path | None:
         """Write a checkpoint; every rank calls it, and rank 0 gets its path.

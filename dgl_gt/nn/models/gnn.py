@@ -42,10 +42,11 @@ class GNN(NodeModel):
     """
 
     Config: ClassVar = GNNConfig
+    config: GNNConfig
 
     def __init__(self, in_dim: int, hidden: int, out: int, layers: int, heads: int, **options):
         super().__init__(in_dim, hidden, out, layers, heads, options)
-        config: GNNConfig = self.config
+        config = self.config
         for index in range(layers):
             layer = ConvolutionLayer(
                 in_dim if config.input == "none" and not index else hidden,
@@ -71,7 +72,7 @@ class GNN(NodeModel):
         return {"initial": view.source_rows(h)} if self.config.residual == "initial" else {}
 
     def _gate_of_global(self) -> tuple[str, float]:
-        config: GNNConfig = self.config
+        config = self.config
         return super()._gate_of_global() if config.gate == "none" else (config.gate, config.gate_start)
 
 

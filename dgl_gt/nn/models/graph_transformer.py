@@ -55,6 +55,7 @@ class GraphTransformer(NodeModel):
     """
 
     Config = GraphTransformerConfig
+    config: GraphTransformerConfig
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class GraphTransformer(NodeModel):
         **options,
     ):
         super().__init__(in_dim, hidden, out, layers, heads, options)
-        config: GraphTransformerConfig = self.config
+        config = self.config
         has_edges = bool(edge_feats or edge_kinds)
         config.check_with_edges(has_edges)
         self.edge_encoder = EdgeEncoder(edge_feats, edge_kinds, config.edge_hidden) if has_edges else None
