@@ -14,7 +14,7 @@ from ..layer import GraphTransformerLayer
 from .node_model import NodeModel
 
 
-@describing(GraphTransformerConfig, "architecture", "layers", "hidden", "heads")
+@describing(GraphTransformerConfig, "architecture", "layers", "hidden", "heads", "dropout")
 class GraphTransformer(NodeModel):
     """Graph transformer for node-level prediction on one graph.
 
@@ -46,7 +46,7 @@ class GraphTransformer(NodeModel):
         Number of columns of numbers and of kinds that describe an edge, see :class:`EdgeEncoder`; 0 and 0 for none.
         Each layer adds a linear map of them to its scores, one number for each head.
     **options
-        The settings of the architecture, by name. ``dropout`` is 0 by default.
+        The settings of the architecture, by name: ``dropout``, by default 0, and those below.
 
     Raises
     ------
