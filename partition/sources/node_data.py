@@ -158,7 +158,7 @@ def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
 
     ``options`` may name the label, the features, or columns to skip.
     """
-    table = open_table(path, _fit, lambda words: _fit([words]) > 0)
+    table = open_table(path, _fit, _has_header)
     if table.header is None or not table.first_row:
         raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
     if len(table.first_row) != table.width:
@@ -247,6 +247,11 @@ def _roles(table: TextTable, options: SourceOptions) -> _Roles:
                 raise InputError(f"{table.path}: column {name!r} holds {cell!r}; features (--features) must be numbers")
     features = [i for i in others if i not in left_out]
     return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, left_out)
+
+
+def _has_header(table: TextTable) -> bool:
+    """Return whether a comment is the header: it stands in columns, or has a known name."""
+    return table.is_sure or table.delimiter is None or _fit([table.header or []]) > 0
 
 
 def _fit(rows: list[list[str]]) -> int:
