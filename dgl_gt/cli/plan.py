@@ -116,7 +116,7 @@ def _plan(args, command: argparse.ArgumentParser):
     plans = _forecast(args, traces_of, profile)
     of_policy = None
     if not policy.is_exact:
-        from dgl_gt.plan.policy_plan import plan_policy, text_of_policy  # here, because --help needs no torch
+        from dgl_gt.plan.policy_costs import plan_policy, text_of_policy  # here, because --help needs no torch
 
         with console.Stages() as progress:
             progress("predicting the policy")

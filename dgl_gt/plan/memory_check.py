@@ -19,8 +19,7 @@ from dgl_gt.train.model import ModelFactory, find_factory
 
 from .calibrate import available_rank_memory
 from .planned_step import tracer_of
-from .policy_costs import kept_bytes
-from .policy_plan import plan_policy
+from .policy_costs import kept_bytes, plan_policy
 from .select import choose
 
 _ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does

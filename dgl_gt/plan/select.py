@@ -16,8 +16,7 @@ from dgl_gt.partition.figures.strategies import CHOICES, STRATEGIES, StrategyRul
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .plan import Candidate, NothingFits, Plan
-from .trace import Trace
-from .traced_time import cut_costs, traced_time
+from .trace import Trace, cut_costs, traced_time
 from .tracer import Tracer
 
 

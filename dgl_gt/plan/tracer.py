@@ -11,7 +11,7 @@ from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import HALO, LOCAL, ONE, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
-    from .policy_costs import Exchange
+    from .tracing import Exchange
 
 
 class Tracer:
@@ -78,7 +78,7 @@ class Tracer:
         self, figures: Figures, strategy: StrategyRules, activation_checkpoint: str = "none"
     ) -> list[Exchange]:
         """The exchanges of a step that follow transmission policies, with the rows between the ranks of a cut."""
-        from .policy_costs import policy_exchanges
+        from .tracing import policy_exchanges
 
         check_strategy(figures, strategy, 1)
         known, key = self._exchanges.setdefault(figures, {}), (strategy, activation_checkpoint)

@@ -17,7 +17,7 @@ from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_bytes, parse_size
 from dgl_gt.plan import choose, read_profile, select
-from dgl_gt.plan.traced_time import traced_time
+from dgl_gt.plan.trace import traced_time
 
 STEPS = {
     "small": MadeUpTraces(0),
