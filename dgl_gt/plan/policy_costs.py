@@ -179,7 +179,7 @@ def plan_policy(
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     strategies = (MIRROR,) if policy.exchanges_nothing else tuple(map(strategy_of, WITH_POLICY))
     search = Search(traces, profile, bounds, _modes(cuts, traces, policy), 1, strategies, kept)
-    found = [(each, figures) for directory, figures in cuts for each in search.candidates(figures, directory)]
+    found = search.candidates(cuts)
     fitting = []
     for each, figures in found:
         if not each.refused:

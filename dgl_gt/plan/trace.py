@@ -31,32 +31,22 @@ TERMS = ("products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradi
 
 
 class Event(NamedTuple):
-    """One event of a step.
+    """One event of a step: what is the same on every part. Its sizes, by kind, are:
 
-    Attributes
-    ----------
-    kind : str
-        ``product``: a matrix product. Sizes: its operations, and three dimensions.
-        ``rows``: any other operation. Size: what it reads and writes (bytes).
-        ``edges``: passes over edges. Sizes: edges, destinations, and sources.
-        ``begin``, ``wait``: the start of an exchange, and where its result is needed. Sizes of the start: what the rank
-        sends, and what it receives (bytes).
-        ``sum``: a sum over ranks. Size: the summed tensor (bytes), or that of a sum that moves as many bytes.
-        ``begin_sum``, ``wait_sum``: the start of a sum that runs at the same time as all else, with the same size, and where its
-        result is needed.
-        ``memory``: a tensor that is made, or freed. Size: its storage, below 0 if freed (bytes).
-    what : tuple
-        What is the same on every part. For ``product``: the operation's name, and the size of a number (bytes). For
-        ``rows``: the operation's name. For ``edges``: heads, the width of a head, the size of a number (bytes), and the
-        number of passes. For an exchange with one other rank only: how many ranks after the sender the receiver is. For
-        one ``within`` hosts of M ranks or ``between`` them: this word, and M. Empty for all others.
-    layer : str
-        The layer of the model that it belongs to, see :class:`dgl_gt.plan.watch.LayerTracker`; empty for memory.
+    ``product``, a matrix product: its operations, and three dimensions. ``what`` is the operation's name, and the size of a
+    number (bytes). ``rows``, any other operation: what it reads and writes (bytes). ``what`` is its name.
+    ``edges``, passes over edges: edges, destinations, and sources. ``what`` is heads, the width of a head, the size of a
+    number (bytes), and the number of passes.
+    ``begin``, the start of an exchange: what the rank sends, and what it receives (bytes). ``what`` is, with one other rank
+    only, how many ranks after the sender the receiver is; ``within`` hosts of M ranks, or ``between`` them, this word and M.
+    ``sum``, a sum over ranks, and ``begin_sum``, one that runs at the same time as all else: the summed tensor (bytes), or
+    that of a sum that moves as many bytes. ``wait`` and ``wait_sum``, where a result is needed, have none.
+    ``memory``, a tensor that is made, or freed: its storage, below 0 if freed (bytes).
     """
 
     kind: str
     what: tuple = ()
-    layer: str = ""
+    layer: str = ""  # of the model, see dgl_gt.plan.watch.LayerTracker; empty for memory
 
 
 @dataclass(frozen=True, eq=False)

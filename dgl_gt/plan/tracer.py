@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
-from dgl_gt.partition.figures.strategies import HALO, LOCAL, ONE, StrategyRules, check_strategy
+from dgl_gt.partition.figures.strategies import HALO, LOCAL, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
     from .tracing import Exchange
@@ -68,11 +68,6 @@ class Tracer:
             return self._trace(figures.in_one_part(), LOCAL, 1, self.activation_checkpoints[0])
         except InputError:
             return None
-
-    def fixed_bytes(self, figures: Figures) -> int:
-        """Tensors that outlive a step and do not depend on the rows of a rank, such as parameters (bytes)."""
-        trace = self.of_one_rank(figures)
-        return 0 if trace is None else round(float(trace.kept_bytes[trace.counts.index(ONE)]))
 
     def exchanges(
         self, figures: Figures, strategy: StrategyRules, activation_checkpoint: str = "none"
