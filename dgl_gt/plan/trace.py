@@ -6,7 +6,7 @@ of the time, which partitioning reads.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -85,7 +85,8 @@ class Trace:
 
     def sent_by_layer(self, figures: Figures) -> dict[str, int]:
         """Bytes that all ranks together send in exchanges, by the layer that exchanges."""
-        sizes, found = self.sizes_of(figures).sum(axis=0), Counter()
+        sizes = self.sizes_of(figures).sum(axis=0)
+        found: dict[str, float] = defaultdict(float)
         for event, start in self.placed_events:
             if event.kind == "begin":
                 found[event.layer] += float(sizes[start])

@@ -11,6 +11,7 @@ from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import HALO, LOCAL, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
+    from .trace import Trace
     from .tracing import Exchange
 
 
@@ -42,7 +43,8 @@ class Tracer:
         description: dict | None = None,
         variant: Callable[[Figures], dict] | None = None,
     ):
-        self._make_step, self._modes, self._traces = make_step, activation_checkpoints, {}
+        self._make_step, self._modes = make_step, activation_checkpoints
+        self._traces: dict[tuple, Trace] = {}
         self._exchanges: WeakKeyDictionary[Figures, dict] = WeakKeyDictionary()
         self.variant = variant or (lambda figures: {})
         self.max_depth, self.activation_checkpoints = max_depth, activation_checkpoints or ("none",)
