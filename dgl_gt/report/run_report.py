@@ -82,7 +82,8 @@ def _page(run: RunFiles, numbers: dict) -> str:
 
 def _settings(settings: dict) -> list[list[tuple[str, object]]]:
     """The settings that differ from their defaults, and those that do not."""
-    defaults, found = by_path(asdict(TrainConfig())), [[], []]
+    defaults = by_path(asdict(TrainConfig()))
+    found: list[list[tuple[str, object]]] = [[], []]
     for name, value in settings.items():
         found[name in defaults and value == defaults[name]].append((name, value))
     return found
