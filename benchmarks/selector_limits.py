@@ -37,7 +37,7 @@ from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.plan import Tracer, read_profile
-from dgl_gt.plan.traced_time import traced_time
+from dgl_gt.plan.trace import traced_time
 from dgl_gt.ranks.launch import KEEP_MEMORY
 
 LAYERS, HIDDEN, HEADS, WIDTH = 3, 128, 8, 128

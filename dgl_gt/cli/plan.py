@@ -13,15 +13,14 @@ from dgl_gt.partition.command_options import FILL, FILL_HELP, READING, add_readi
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError, SourceWarning
 from dgl_gt.partition.figures.costs import Costs
-from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.plan.forecast import forecast
 from dgl_gt.plan.plan import NothingFits, Plan, forecast_table, plot, text_of_plan
+from dgl_gt.plan.select import forecast
 from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
 from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of
 
@@ -111,12 +110,14 @@ def _plan(args, command: argparse.ArgumentParser):
             f"--policy is {args.policy}, and plan predicts policies for shards only; partition the graph first, or leave "
             "--policy out"
         )
-    cuts = [] if policy.is_exact else _cuts_for_policy(args, config, policy)
+    cuts = [] if policy.is_exact else [(str(each), read_figures(read_manifest(each))) for each in args.source]
+    if cuts:  # a policy for other layers, ranks or models is refused before any work
+        policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
     traces_of = _traces_of(args, config)
     plans = _forecast(args, traces_of, profile)
     of_policy = None
     if not policy.is_exact:
-        from dgl_gt.plan.policy_plan import plan_policy, text_of_policy  # here, because --help needs no torch
+        from dgl_gt.plan.policy_costs import plan_policy, text_of_policy  # here, because --help needs no torch
 
         with console.Stages() as progress:
             progress("predicting the policy")
@@ -132,7 +133,10 @@ def _plan(args, command: argparse.ArgumentParser):
         values = {"policy": policy.described(), **of_policy.as_dict()}
         return only.as_dict() | {"policy": values}, f"{text_of_plan(only)}\n\n{text_of_policy(of_policy, args.policy)}"
     listed = [
-        _refusal(ranks, each) if isinstance(each, NothingFits) else each.as_dict() for ranks, each in plans.items()
+        {"ranks": ranks, "choice": None, "refused": str(each), "least_memory_bytes": each.least_bytes}
+        if isinstance(each, NothingFits)
+        else each.as_dict()
+        for ranks, each in plans.items()
     ]
     return {"plans": listed}, forecast_table(plans, profile)
 
@@ -199,23 +203,12 @@ def _forecast(args, traces_of, profile) -> dict:
         )
 
 
-def _cuts_for_policy(args, config: TrainConfig, policy: Policy) -> list[tuple[str, Figures]]:
-    """The directories and figures of the shards; refuses a policy for other layers, ranks or models before any work."""
-    cuts = [(str(source), read_figures(read_manifest(source))) for source in args.source]
-    policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
-    return cuts
-
-
 def _costs(plans: dict) -> Costs:
     """The linear costs of the plan for most ranks."""
     ranks = max(ranks for ranks, each in plans.items() if isinstance(each, Plan))
     if ranks == 1:
         raise InputError("--save-costs describes cuts, and a plan for one rank has none; add --world-size 2 or more")
     return plans[ranks].costs
-
-
-def _refusal(ranks: int, error: NothingFits) -> dict:
-    return {"ranks": ranks, "choice": None, "refused": str(error), "least_memory_bytes": error.least_bytes}
 
 
 def _search(args, config: TrainConfig, profile: Profile):

@@ -159,7 +159,7 @@ def _memory_advice(args, config) -> str:
             "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
             "--strategy auto chooses from"
         )
-    from dgl_gt.plan.memory_check import advice_for_strategy
+    from dgl_gt.plan.planned_step import advice_for_strategy
 
     return advice_for_strategy(args.directory, config, args.strategy, args.depth, args.model_factory)
 
@@ -168,7 +168,7 @@ def _train_rank(args, config, profile: Profile | None):
     """Train on this rank; the record of the run, and its table. With ``--strategy auto`` there is a profile."""
     import msgspec
 
-    from dgl_gt.plan.memory_check import check_memory
+    from dgl_gt.plan.planned_step import check_memory
     from dgl_gt.train import summary
     from dgl_gt.train.inputs import describe_assumed_meanings, describe_unused_data
     from dgl_gt.train.model import check_settings

@@ -148,16 +148,14 @@ class NothingFits(InputError):
     ----------
     least_bytes : int
         Largest process of the candidate that comes nearest (bytes).
-    fixed_bytes : int
-        Tensors that a rank needs however many ranks there are: parameters, and the state of the optimiser (bytes).
     """
 
-    def __init__(self, message: str, least_bytes: int, fixed_bytes: int):
+    def __init__(self, message: str, least_bytes: int):
         super().__init__(message)
-        self.least_bytes, self.fixed_bytes = least_bytes, fixed_bytes
+        self.least_bytes = least_bytes
 
     def __reduce__(self):  # so that it can come from another process
-        return NothingFits, (str(self), self.least_bytes, self.fixed_bytes)
+        return NothingFits, (str(self), self.least_bytes)
 
 
 def text_of_plan(plan: Plan) -> str:

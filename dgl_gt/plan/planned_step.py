@@ -1,31 +1,55 @@
-"""The training step of ``dgl-gt train`` on made-up parts, so that the selector can trace it."""
+"""The training step of ``dgl-gt train`` for plans: its traces; a run is refused where memory cannot hold it, with advice."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from functools import lru_cache, partial
 
+import numpy as np
 import torch
 
+from dgl_gt.exchange.policy.policy import Policy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.profile import read_profile
+from dgl_gt.partition.figures.strategies import CHOICES, counts_of_parts, default_strategy, strategy_of
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.memory import available_memory_bytes
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig
+from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of
 from dgl_gt.train.fit import take_step
-from dgl_gt.train.model import ModelFactory, build_model, max_depth
+from dgl_gt.train.model import ModelFactory, build_model, find_factory, max_depth
 from dgl_gt.train.optimizer import make_optimizer
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
 from dgl_gt.train.tasks.node_classification import assumed_node_classification
 
+from .calibrate import available_rank_memory
+from .policy_costs import kept_bytes, plan_policy
+from .select import choose
 from .tracer import Tracer
 
 _OF_NO_TRACE = (  # settings on which no trace depends
     *("epochs", "local_epochs", "evaluate_every", "patience", "seed", "metric", "split"),
     *("lr", "weight_decay", "schedule", "warmup", "policy"),
 )
+_ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does
+_SAFE_SHARE = 0.25  # of the memory; below, no prediction is made, because that takes a second or more
+_SMALLER, _FEWER = "a smaller --hidden", "fewer --layers"
+_TERMS = {  # what a rank holds, by the count on which it depends; and what makes it smaller
+    "rows of its own nodes": (
+        ("owned", "selected"),
+        ("--activation-checkpoint full", "--precision bf16", _SMALLER, "more parts on more machines"),
+    ),
+    "rows of nodes of other ranks": (
+        ("copies", "sent", "returned", "returns", "nodes"),
+        ("another --strategy", _SMALLER, "a cut with fewer copies"),
+    ),
+    "edges": (("edges", "sent_edges", "cut_edges", "all_edges", "returned_edges"), ("more parts on more machines",)),
+    "parameters, gradients and the optimiser": (("one",), (_SMALLER, _FEWER)),
+}
 
 
 def _make_step(
@@ -104,3 +128,109 @@ def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFact
 
 
 _shared_traces = lru_cache(maxsize=16)(_traces)
+
+
+# ---- memory ----
+
+
+def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> None:
+    """Refuse a run whose tensors alone need more memory than a rank can have; every rank calls it.
+
+    Limits of control groups count. The message says what would fit. A step that cannot be traced is not refused.
+    """
+    comm, figures = sg.comm, read_figures(sg.manifest)
+    available = available_rank_memory(comm)
+    keeps_samples = policy_of(config).edge_share < 1
+    is_plain = factory is None and not config.task.edge_features and not keeps_samples
+    is_safe = is_plain and _rough_bytes(figures, config) < _SAFE_SHARE * available
+    if int(comm.all_reduce(torch.tensor([int(not is_safe)]), "max")[0]) == 0:
+        return
+    with comm.raising_together():
+        _check_step(directory, sg, figures, config, factory, available)
+
+
+def _check_step(directory, sg: ShardedGraph, figures: Figures, config: TrainConfig, factory, available: int) -> None:
+    try:
+        traces = tracer_of(config, figures.features, factory=factory)
+    except InputError:  # the model is too large to be traced; or one of the user's cannot be made of made-up sizes
+        if factory:
+            return
+        raise
+    needed = _needed_bytes(traces, figures, sg, config)
+    if needed is not None and needed > available:
+        raise InputError(
+            f"a training step is predicted to need {format_bytes(needed)} for tensors on this rank, and {format_bytes(available)} are "
+            f"free; {_what_fits(directory, figures, traces, available, policy_of(config))}"
+        )
+
+
+def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfig) -> int | None:
+    """What a step takes on this rank; None for a step that cannot be traced, such as one that reads its data."""
+    strategy, mode, policy = sg.strategy, config.activation_checkpoint, policy_of(config)
+    is_exact = policy.is_exact or not strategy.sends_copies
+    try:
+        trace = traces.of(figures, strategy, min(sg.depth, traces.max_depth), mode)
+        exchanges = [] if is_exact else traces.exchanges(figures, strategy, mode)
+    except InputError:
+        return None
+    kept = np.zeros(figures.parts, np.int64) if is_exact else kept_bytes(exchanges, policy, figures)
+    return int((trace.peak_bytes(figures) + kept)[sg.comm.rank])
+
+
+def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
+    """More than a step of the graph transformer takes, from its sizes alone."""
+    rows = float(np.max(figures.owned + figures.copies_by_hop.sum(1)))
+    layers = config.model.layers + config.model.global_layers
+    weights = layers * 20 * config.model.hidden**2 + figures.features * config.model.hidden
+    return 4 * (rows * (3 * figures.features + _ROWS_OF_A_LAYER * layers * config.model.hidden) + 6 * weights)
+
+
+def _what_fits(directory, figures: Figures, traces, available: int, policy: Policy) -> str:
+    cuts, profile = [(str(directory), figures)], read_profile(None, None)
+    try:
+        if policy.is_exact or figures.parts == 1:
+            choice = choose(cuts, traces, profile, rank_memory=available).choice
+        else:
+            choice = plan_policy(cuts, traces, profile, policy, available).candidate
+    except InputError as error:
+        return str(error)
+    options = (
+        f"--strategy {choice.strategy} --depth {choice.depth} --activation-checkpoint {choice.activation_checkpoint}"
+    )
+    return f"{options} is predicted to fit, with {format_bytes(choice.memory_bytes)}"
+
+
+def advice_for_strategy(
+    directory, config: TrainConfig, strategy: str | None, depth: int, model_factory: str | None = None
+) -> str:
+    """What a training step was predicted to need on the largest rank, what most of that is for, and what to change."""
+    figures = read_figures(read_manifest(directory))
+    rules = default_strategy(figures) if strategy is None else strategy_of(strategy, CHOICES)
+    try:
+        traces = tracer_of(config, figures.features, factory=find_factory(model_factory))
+        trace = traces.of(figures, rules, min(depth, traces.max_depth), config.activation_checkpoint)
+    except InputError as error:  # the model is too large to be traced
+        return str(error)
+    rank, per_unit = trace.peak_of_largest_rank(figures)
+    needed = counts_of_parts(figures, trace.counts)[rank] * per_unit
+    by_term = [
+        (sum(some for count, some in zip(trace.counts, needed) if count.of in words), name)
+        for name, (words, _) in _TERMS.items()
+    ]
+    most, largest = max(by_term)
+    options = f"with --layers {config.model.layers} --hidden {config.model.hidden}"
+    model = f"of {model_factory}" if model_factory else options
+    return (
+        f"a training step {model} is predicted to need {format_bytes(needed.sum())} for tensors on the largest rank, and "
+        f"{format_bytes(most)} of that for {largest}; choose {_changes(largest, config, model_factory)}, or let "
+        "`dgl-gt plan DIR --rank-memory SIZE` find a strategy that fits"
+    )
+
+
+def _changes(largest: str, config: TrainConfig, model_factory: str | None) -> str:
+    """What makes the largest term smaller, without what is done already and what a model of the user's has no option for."""
+    done = (f"--activation-checkpoint {config.activation_checkpoint}", f"--precision {config.precision}")
+    changes = [each for each in _TERMS[largest][1] if each not in done]
+    if model_factory:
+        changes = ["a smaller model" if each == _SMALLER else each for each in changes if each != _FEWER]
+    return " or ".join(filter(None, [", ".join(changes[:-1]), changes[-1]]))

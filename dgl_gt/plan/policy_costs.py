@@ -1,4 +1,4 @@
-"""What a step costs under a transmission policy: its exchanges, from a made-up part, and their seconds and bytes."""
+"""What a training step costs under a transmission policy, and with which strategy and cut it is quickest."""
 
 from __future__ import annotations
 
@@ -7,93 +7,28 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 
-from dgl_gt.exchange.policy.policy import ADAPTIVE, EDGE_SAMPLES, MIN_COLUMNS, Mode, Policy
-from dgl_gt.exchange.shard_view import ShardView
-from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.ops.quantise import packed_bytes
+from dgl_gt.exchange.policy.policy import ADAPTIVE, EDGE_SAMPLES, Mode, Policy
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
-from dgl_gt.partition.figures.strategies import StrategyRules
+from dgl_gt.partition.figures.strategies import MIRROR, WITH_POLICY, StrategyRules, strategy_of
+from dgl_gt.partition.system.units import format_bytes
 
-from .stand_in import make_layout, stand_in
-from .traced_time import traced_time
+from .plan import Candidate
+from .select import Search
+from .trace import traced_time
+from .tracer import Tracer
+from .tracing import Exchange
 
 _EDGE_BYTES = 24  # of the structure of a graph, for each edge: both ends, its id, and its place in the reverse index
 _ROW_BYTES = 32  # and for each row: where its edges begin, in both directions, and its degrees
 _PASSES = 4  # over a row in memory, to pack it on one rank and restore it on another
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One exchange of a step in one direction, on all ranks."""
-
-    layer: int  # of the model, counted from 0
-    direction: str  # "rows" or "gradients"
-    columns: int
-    itemsize: int  # of a number that is not packed (bytes)
-    rows: np.ndarray  # that go from each rank to each other rank, (P, P)
-
-    @property
-    def follows_policies(self) -> bool:
-        """Whether its rows are wide enough to be packed."""
-        return self.columns >= MIN_COLUMNS
-
-    def row_bytes(self, mode: Mode) -> float:
-        """Mean bytes per row and step; rows that a sample leaves out count as 0 bytes, and an adaptive period as 1."""
-        if mode.bits == 0:
-            return 0.0
-        full = self.columns * self.itemsize
-        if not self.follows_policies:
-            return mode.share * full
-        return mode.share * (full if mode.bits == 32 else packed_bytes(self.columns, mode.bits)) / max(mode.every, 1)
-
-    def modes(self, policy: Policy) -> list[list[Mode]]:
-        """Its mode from each rank to each other rank."""
-        ranks = range(len(self.rows))
-        return [[policy.mode(self.layer, self.direction, i, j) for j in ranks] for i in ranks]
-
-
 def _of_modes(modes: list[list[Mode]], function: Callable[[Mode], float]) -> np.ndarray:
     """A function of the mode from each rank to each other rank, (P, P)."""
     return np.array([[function(mode) for mode in row] for row in modes])
-
-
-def policy_exchanges(
-    make_step: Callable[[ShardedGraph], Callable[[], object]], strategy: StrategyRules, figures: Figures
-) -> list[Exchange]:
-    """Run a training step once, and list those of its exchanges that a policy can change.
-
-    The step must run inside ``sg.view.training_step``, as that of ``dgl-gt train`` does; other steps have no such
-    exchanges.
-    """
-    layout = make_layout(strategy, 1, figures.parts, 0, figures.node_data, figures.edge_data)
-    with torch.random.fork_rng(devices=[]):  # the user's generator stays where it is
-        sg = stand_in(layout, strategy, 1)
-        assert isinstance(sg.view, ShardView), "other strategies follow no policies"
-        transmission = sg.view.follow(Policy(), 0)
-        make_step(sg)()
-    found: list[Exchange] = []
-    first_of_layer: dict[int, int] = {}
-    for (number, direction), (layer, columns, itemsize, _) in sorted(transmission.exchanges.items()):
-        # with mirrors, copies go out first, then results come home
-        is_of_results = number > first_of_layer.setdefault(layer, number)
-        rows = _rows_between(figures, direction, is_of_results)
-        found.append(Exchange(layer, direction, columns, itemsize, rows))
-    return found
-
-
-def _rows_between(figures: Figures, direction: str, is_of_results: bool) -> np.ndarray:
-    """The rows that go from each rank to each other rank with a halo of one hop, or with mirrors, (P, P).
-
-    For partial results of mirrors, and for the first hop of a deeper halo, the figures hold one total per rank, which
-    is assumed to divide among the other ranks as all its copies do.
-    """
-    rows = figures.received_rows.astype(float)  # of all hops, in rank i of rank j
-    wanted = figures.returned if is_of_results else figures.copies_by_hop[:, 0]
-    rows *= (wanted / np.maximum(rows.sum(axis=1), 1))[:, None]
-    return rows if is_of_results == (direction == "rows") else rows.T
 
 
 def kept_bytes(exchanges: list[Exchange], policy: Policy, figures: Figures) -> np.ndarray:
@@ -193,3 +128,93 @@ class PolicyCosts:
         for each in self.exchanges:
             total += float((each.rows * _of_modes(each.modes(policy), each.row_bytes)).sum())
         return round(total + self.other_bytes * (0 if policy.exchanges_nothing else policy.sampled_share))
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """The predictions of a training step under a policy."""
+
+    candidate: Candidate  # cut and strategy; seconds and bytes sent of an exact step; memory with what the policy keeps
+    seconds: float
+    sent_bytes: int  # of all ranks in a step, on average
+    kept_bytes: int  # from step to step: rows, errors and samples of edges, on the rank that keeps most
+
+    def as_dict(self) -> dict:
+        """The predictions as ``dgl-gt plan --json`` prints them."""
+        exact = self.candidate
+        return {
+            **{name: getattr(exact, name) for name in ("cut", "strategy", "activation_checkpoint", "directory")},
+            "predicted_seconds": self.seconds,
+            "predicted_exact_seconds": exact.seconds,
+            "predicted_sent_bytes": self.sent_bytes,
+            "predicted_exact_sent_bytes": exact.sent_bytes,
+            "predicted_memory_bytes": exact.memory_bytes,
+            "kept_bytes": self.kept_bytes,
+        }
+
+
+def plan_policy(
+    cuts: list[tuple[str | None, Figures]],
+    traces: Tracer,
+    profile: Profile,
+    policy: Policy,
+    rank_memory: int | None = None,
+) -> PolicyPlan:
+    """Predict a training step under a policy, for the cut and strategy with which it is fastest.
+
+    Edges that a step leaves out, at a sampled boundary or inside the part, still count. Under the policy ``alone``, memory
+    other than that of the samples of edges is assumed to be that of ``mirror``. Under an adaptive period,
+    rows count as sent in every step and used in the next, as in its first steps.
+
+    The other arguments are those of :func:`dgl_gt.plan.choose`, with the traces of the step of ``dgl-gt train``. Raises
+    :class:`InputError` where no cut, strategy and mode of activation checkpointing goes with the policy, and
+    :class:`NothingFits` where none fits into the memory.
+    """
+    ranks = cuts[0][1].parts
+    profile.check_ranks(ranks)
+
+    def kept(figures: Figures, strategy: StrategyRules, mode: str) -> np.ndarray:
+        return kept_bytes(traces.exchanges(figures, strategy, mode), policy, figures)
+
+    bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
+    strategies = (MIRROR,) if policy.exchanges_nothing else tuple(map(strategy_of, WITH_POLICY))
+    search = Search(traces, profile, bounds, _modes(cuts, traces, policy), 1, strategies, kept)
+    found = search.candidates(cuts)
+    fitting = []
+    for each, figures in found:
+        if not each.refused:
+            strategy, mode = strategy_of(each.strategy), each.activation_checkpoint
+            exchanges = traces.exchanges(figures, strategy, mode)
+            costs = PolicyCosts.of_trace(traces.of(figures, strategy, 1, mode), figures, profile, exchanges)
+            largest = int(kept(figures, strategy, mode).max())
+            fitting.append(PolicyPlan(each, costs.seconds(policy), costs.sent_bytes(policy), largest))
+    if not fitting:
+        raise search.refusal([each for each, _ in found], cuts[0][1])
+    return min(fitting, key=lambda each: (each.seconds, each.candidate.memory_bytes))
+
+
+def _modes(cuts, traces: Tracer, policy: Policy) -> tuple[str, ...]:
+    """The modes of activation checkpointing that go with a policy; raises :class:`InputError` where nothing does."""
+    if cuts[0][1].parts == 1:
+        raise InputError("one part exchanges nothing, so a policy changes nothing; partition into two parts or more")
+    if all(figures.cut == "edge" for _, figures in cuts):
+        policy.check_cut("edge")
+    modes = traces.activation_checkpoints
+    if modes == ("full",):
+        policy.check_model("full")
+    return tuple(filter(policy.goes_with, modes))
+
+
+def text_of_policy(planned: PolicyPlan, policy: str) -> str:
+    """What a policy changes, compared with an exact step with the same strategy."""
+    exact = planned.candidate
+    saved = 1 - planned.sent_bytes / exact.sent_bytes if exact.sent_bytes else 0.0
+    kept = f", of which the policy keeps up to {format_bytes(planned.kept_bytes)} from step to step"
+    lines = [
+        f"policy, approximate       {policy}",
+        f"strategy                  {exact.title}",
+        f"a step, predicted         {planned.seconds:.3g} s instead of {exact.seconds:.3g} s",
+        f"sent in a step            {format_bytes(planned.sent_bytes)}, {saved:.1%} less than {format_bytes(exact.sent_bytes)}",
+        f"memory / rank             {format_bytes(exact.memory_bytes)}{kept if planned.kept_bytes else ''}",
+    ]
+    return "\n".join(lines)

@@ -1,4 +1,7 @@
-"""Choose how to train: predict every candidate that the cuts of a graph allow, and take the quickest that fits."""
+"""Choose how to train: predict every candidate that the cuts of a graph allow, and take the quickest that fits.
+
+The cuts are those of shards, or are made of a graph for one or several numbers of ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dgl_gt.partition.cuts.edge_cut import make_edge_cut
+from dgl_gt.partition.cuts.permutation import check_parts, columns_of
+from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError, check_one_of, check_type, whole_number
-from dgl_gt.partition.figures.costs import Costs, CutCosts
-from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.costs import Costs, CutCosts, default_costs
+from dgl_gt.partition.figures.figures import Figures, features_of
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import CHOICES, STRATEGIES, StrategyRules, mesh, strategy_of
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.layout import mapped_layout
+from dgl_gt.partition.shards.manifest import is_shards, read_manifest
+from dgl_gt.partition.sources.load import load_graph
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .plan import Candidate, NothingFits, Plan
-from .trace import Trace
-from .traced_time import cut_costs, traced_time
+from .trace import Trace, cut_costs, traced_time
 from .tracer import Tracer
 
 
@@ -71,7 +80,7 @@ def choose(
     ranks = _check_cuts(cuts)
     search = _make_search(step, profile, ranks, rank_memory, max_depth, strategies, activation_checkpoints)
     traces, figures = search.traces, cuts[0][1]
-    found = [(each, figures) for directory, figures in cuts for each in search.candidates(figures, directory)]
+    found = search.candidates(cuts)
     if not found:
         names = ", ".join(map(str, search.strategies))
         raise InputError(f"no strategy of {names} runs on the {figures.cut} cut; allow more strategies")
@@ -171,18 +180,19 @@ class Search:
     # bytes that each rank keeps in addition to what a trace knows, (P,) or one number
     also_kept: Callable[[Figures, StrategyRules, str], np.ndarray | int] = lambda figures, strategy, mode: 0
 
-    def candidates(self, figures: Figures, directory: str | None) -> list[Candidate]:
-        """The candidates of one cut: every strategy and depth, with the first mode of activation checkpointing that fits.
+    def candidates(self, cuts: list[tuple[str | None, Figures]]) -> list[tuple[Candidate, Figures]]:
+        """The candidates of cuts: every strategy and depth, with the first mode of activation checkpointing that fits.
 
         If no mode of a strategy fits, all of its modes are listed.
         """
-        found = []
-        for strategy in self.strategies:
-            if strategy.is_of_use(figures):
-                for depth in strategy.depths(figures, self.max_depth):
-                    candidate = Candidate(figures.cut, strategy.name, depth, "none", directory)
-                    found += self._modes(candidate, figures, strategy)
-        return found
+        return [
+            (each, figures)
+            for directory, figures in cuts
+            for strategy in self.strategies
+            if strategy.is_of_use(figures)
+            for depth in strategy.depths(figures, self.max_depth)
+            for each in self._modes(Candidate(figures.cut, strategy.name, depth, "none", directory), figures, strategy)
+        ]
 
     def linear_costs(self, kind: str, found: list[tuple[Candidate, Figures]]) -> CutCosts | None:
         """The costs on one kind of cut, of the candidate that is best there; None without a cut of two parts or more."""
@@ -216,7 +226,7 @@ class Search:
                 f"nothing fits ranks of {most}: {least.title} needs the least, {format_bytes(least.memory_bytes)} on its "
                 f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks"
             )
-        return NothingFits(text, least.memory_bytes, self.traces.fixed_bytes(figures))
+        return NothingFits(text, least.memory_bytes)
 
     def _modes(self, candidate: Candidate, figures: Figures, strategy: StrategyRules) -> list[Candidate]:
         found: list[Candidate] = []
@@ -283,3 +293,85 @@ def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate],
         if faster[0].refused.startswith("needs") and bounds.min() == bounds.max():
             text += f", and a rank has {format_bytes(bounds[0])}"
     return text
+
+
+# ---- cuts of shards, and of a graph ----
+
+
+def forecast(
+    sources: list[str],
+    world_sizes: list[int] | None,
+    traces_of: Callable[[int], Tracer],
+    profile: Profile,
+    *,
+    rank_memory: int | None = None,
+    max_depth: int | None = None,
+    seed: int = 0,
+    progress: Callable[[str], object] = lambda stage: None,
+    say_notes: Callable | None = None,
+    **additions,
+) -> dict[int, Plan | NothingFits]:
+    """Make a plan for each number of ranks, by default the parts of the shards, or the ranks of the profile.
+
+    ``sources`` are shard directories of one graph with the same number of parts, or one graph, which is cut both ways with
+    this ``seed``; ``additions`` are options of :func:`dgl_gt.partition.sources.load.load_graph` for it. ``traces_of`` gets
+    the width of the node features and returns the traces of the step. ``say_notes`` is called with the ``notes`` and the
+    ``left_out`` of a graph before it is cut. The rest is as in :func:`dgl_gt.plan.choose`.
+
+    :class:`InputError` says that the shards have another number of parts, that nothing fits on any of the numbers of
+    ranks, or what is wrong with a source or a bound.
+    """
+    bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
+    if all(map(is_shards, sources)):
+        return _plan_of_shards(sources, world_sizes, traces_of, profile, bounds, progress)
+    if len(sources) > 1:
+        other = next(each for each in sources if not is_shards(each))
+        raise InputError(f"{other} is not a shard directory; give only shard directories, or a single graph")
+    if world_sizes is None:
+        if profile.ranks is None:
+            raise InputError("--world-size is missing; give a number of ranks such as 2, or several such as 4,8,16")
+        world_sizes = [profile.ranks]
+    for ranks in world_sizes:
+        profile.check_ranks(ranks)
+    progress("reading the graph")
+    graph = load_graph(sources[0], seed=seed, **additions)
+    if say_notes:
+        say_notes(graph.notes, graph.left_out)
+    check_parts(graph.num_nodes, max(world_sizes))  # before any is cut
+    traces, costs = traces_of(features_of(columns_of(graph)["node_data"])), default_costs()
+    depth, weights = min(max_depth or traces.max_depth, traces.max_depth), profile.unequal_weights()
+
+    def plan(ranks: int) -> Plan | NothingFits:
+        """The plan for a number of ranks, or the error that says why there is none."""
+        how = {"target_weights": weights, "seed": seed, "progress": progress}
+        cuts = [(make_edge_cut(graph, ranks, profile=profile, **how), depth)]
+        if ranks > 1:
+            cuts.append((make_vertex_cut(graph, ranks, **how), 1))
+        figures = [mapped_layout(graph, cut, hops, costs, profile).figures for cut, hops in cuts]
+        progress(f"tracing steps on {format_count(ranks, 'rank')}")
+        try:
+            return choose([(None, each) for each in figures], traces, profile, **bounds)
+        except NothingFits as error:
+            return error
+
+    plans = {ranks: plan(ranks) for ranks in world_sizes}
+    errors = [each for _, each in sorted(plans.items()) if isinstance(each, NothingFits)]
+    if len(errors) == len(plans):
+        raise errors[-1]
+    return plans
+
+
+def _plan_of_shards(
+    sources: list[str], world_sizes, traces_of: Callable, profile: Profile, bounds: dict, progress: Callable
+) -> dict[int, Plan | NothingFits]:
+    cuts = [(str(source), read_figures(read_manifest(source))) for source in sources]
+    figures = cuts[0][1]
+    if world_sizes not in (None, [figures.parts]):
+        raise InputError(
+            f"--world-size is {','.join(map(str, world_sizes))}, but {sources[0]} has {format_count(figures.parts, 'part')}; "
+            "give the graph instead of its shards to plan for other numbers of ranks"
+        )
+    profile.check_ranks(figures.parts)
+    traces = traces_of(figures.features)
+    progress("tracing steps")
+    return {figures.parts: choose(cuts, traces, profile, **bounds)}

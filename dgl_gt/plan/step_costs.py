@@ -21,7 +21,7 @@ from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.torch_internals import OperationMode
 
-from .traced_time import TERMS, TracedTime, traced_time
+from .trace import TERMS, TracedTime, traced_time
 from .tracing import RANGE_BEGIN, RANGE_END, kind_of, record_trace
 from .watch import TIMED_STEPS, LayerTracker, synchronise, time_steps
 

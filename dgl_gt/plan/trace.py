@@ -1,45 +1,52 @@
-"""What a training step does on any part: sizes that depend linearly on the counts of the part. Made by dgl_gt.plan."""
+"""What a training step does on any part, and how long that takes on ranks and links of a hardware profile.
+
+Sizes in a trace depend linearly on the counts of a part. Here are operations and links, and no model; and the linear form
+of the time, which partitioning reads.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.costs import CutCosts, PerCount
 from dgl_gt.partition.figures.figures import Figures
-from dgl_gt.partition.figures.strategies import Count, counts_of_parts
+from dgl_gt.partition.figures.profile import ATTENTION_PASSES, Profile
+from dgl_gt.partition.figures.strategies import ONE, Count, counts_of_parts
+
+_PER_COUNT = {"one": "rank", "selected": "owned"}  # names of counts in PerCount
+_DIGITS = 6  # of linear costs
+COMPUTE = ("product", "rows", "edges")  # in the order of TERMS
+# Operations of torch that read and write memory in order and hardly compute. Copies and joins are not among them: they
+# often rearrange numbers, as ``heads`` does.
+_SIMPLE = {"add", "sub", "mul", "div", "sum", "zero", "zeros", "new_zeros", "zeros_like", "fill", "where", "relu"}
+_SIMPLE |= {"index", "index_add", "index_put", "index_select", "gather", "scatter", "scatter_add", "threshold_backward"}
+TERMS = ("products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s")
 
 
 class Event(NamedTuple):
-    """One event of a step.
+    """One event of a step: what is the same on every part. Its sizes, by kind, are:
 
-    Attributes
-    ----------
-    kind : str
-        ``product``: a matrix product. Sizes: its operations, and three dimensions.
-        ``rows``: any other operation. Size: what it reads and writes (bytes).
-        ``edges``: passes over edges. Sizes: edges, destinations, and sources.
-        ``begin``, ``wait``: the start of an exchange, and where its result is needed. Sizes of the start: what the rank
-        sends, and what it receives (bytes).
-        ``sum``: a sum over ranks. Size: the summed tensor (bytes), or that of a sum that moves as many bytes.
-        ``begin_sum``, ``wait_sum``: the start of a sum that runs at the same time as all else, with the same size, and where its
-        result is needed.
-        ``memory``: a tensor that is made, or freed. Size: its storage, below 0 if freed (bytes).
-    what : tuple
-        What is the same on every part. For ``product``: the operation's name, and the size of a number (bytes). For
-        ``rows``: the operation's name. For ``edges``: heads, the width of a head, the size of a number (bytes), and the
-        number of passes. For an exchange with one other rank only: how many ranks after the sender the receiver is. For
-        one ``within`` hosts of M ranks or ``between`` them: this word, and M. Empty for all others.
-    layer : str
-        The layer of the model that it belongs to, see :class:`dgl_gt.plan.watch.LayerTracker`; empty for memory.
+    ``product``, a matrix product: its operations, and three dimensions. ``what`` is the operation's name, and the size of a
+    number (bytes). ``rows``, any other operation: what it reads and writes (bytes). ``what`` is its name.
+    ``edges``, passes over edges: edges, destinations, and sources. ``what`` is heads, the width of a head, the size of a
+    number (bytes), and the number of passes.
+    ``begin``, the start of an exchange: what the rank sends, and what it receives (bytes). ``what`` is, with one other rank
+    only, how many ranks after the sender the receiver is; ``within`` hosts of M ranks, or ``between`` them, this word and M.
+    ``sum``, a sum over ranks, and ``begin_sum``, one that runs at the same time as all else: the summed tensor (bytes), or
+    that of a sum that moves as many bytes. ``wait`` and ``wait_sum``, where a result is needed, have none.
+    ``memory``, a tensor that is made, or freed: its storage, below 0 if freed (bytes).
     """
 
     kind: str
     what: tuple = ()
-    layer: str = ""
+    layer: str = ""  # of the model, see dgl_gt.plan.watch.LayerTracker; empty for memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,3 +107,216 @@ class Trace:
         alive = np.concatenate([[0.0], self.sizes_of(figures)[rank, memory].cumsum()])
         until = int(alive.argmax())  # this many tensors have been made or freed by then
         return rank, self.kept_bytes + self.sizes[:, memory[:until]].sum(axis=1)
+
+
+# ---- the time ----
+
+
+@dataclass
+class TracedTime:
+    """Predicted seconds of a training step, by what they are spent on, on the rank that is slowest at each time.
+
+    ``hidden_s`` is how much of the exchanges goes by while ranks compute, and ``gradients_s`` is spent in sums over
+    ranks, without what goes by while they compute. ``layers`` has the same terms of each layer of the model, see
+    :class:`dgl_gt.plan.watch.LayerTracker`.
+    """
+
+    products_s: float = 0.0
+    rows_s: float = 0.0
+    attention_s: float = 0.0
+    exchange_s: float = 0.0
+    hidden_s: float = 0.0
+    gradients_s: float = 0.0
+    layers: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def add(self, layer: str, **seconds: float) -> None:
+        """Add seconds of some terms to the sums and to those of a layer."""
+        of_layer = self.layers.setdefault(layer, dict.fromkeys(TERMS, 0.0))
+        for term, value in seconds.items():
+            setattr(self, term, getattr(self, term) + value)
+            of_layer[term] += value
+
+    def add_computed(self, spent: dict[str, np.ndarray]) -> float:
+        """Add what the slowest rank spends, by layer, on products, rows and edges, (3, P); return the sum (s)."""
+        if not spent:
+            return 0.0
+        by_rank = sum(of_layer.sum(axis=0) for of_layer in spent.values())
+        slowest = int(by_rank.argmax())
+        for layer, of_layer in spent.items():
+            self.add(layer, **dict(zip(TERMS, of_layer[:, slowest].tolist())))
+        return float(by_rank[slowest])
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The sums by name."""
+        return {term: getattr(self, term) for term in TERMS}
+
+    @property
+    def total_s(self) -> float:
+        """Predicted time of the step (s)."""
+        return self.products_s + self.rows_s + self.attention_s + self.exchange_s - self.hidden_s + self.gradients_s
+
+
+def traced_time(trace: Trace, figures: Figures, profile: Profile) -> TracedTime:
+    """Predict the time of one step of a strategy on a cut: between two exchanges, it lasts as long as on its slowest rank."""
+    rates, time, now = _Rates(trace, figures, profile), TracedTime(), 0.0
+    spent: dict[str, np.ndarray] = {}  # since the last exchange or sum
+    link_is_free_at = 0.0
+    under_way: list[tuple[float, float]] = []  # exchanges that have begun: their seconds, and when they could be done
+    sums: list[tuple[float, float]] = []  # the same of sums
+    for event, start in trace.placed_events:
+        if event.kind == "memory":
+            continue
+        if event.kind in COMPUTE:
+            of_layer = spent.setdefault(event.layer, np.zeros((len(COMPUTE), figures.parts)))
+            of_layer[COMPUTE.index(event.kind)] += rates.seconds(event, start)
+            continue
+        now, spent = now + time.add_computed(spent), {}
+        if event.kind == "sum":
+            seconds = rates.sum_seconds(start)
+            now += seconds
+            time.add(event.layer, gradients_s=seconds)
+        elif event.kind in ("begin_sum", "begin"):
+            seconds = rates.sum_seconds(start) if event.kind == "begin_sum" else rates.exchange_seconds(event, start)
+            link_is_free_at = max(link_is_free_at, now) + seconds
+            (sums if event.kind == "begin_sum" else under_way).append((seconds, link_is_free_at))
+        elif event.kind == "wait_sum":  # all else that the link carries may come first
+            seconds, done_at = sums.pop(0)
+            exposed_s = profile.overlap * max(0.0, done_at - now) + (1 - profile.overlap) * seconds
+            now += exposed_s
+            time.add(event.layer, gradients_s=exposed_s)
+        else:
+            seconds, done_at = under_way.pop(0)
+            exposed_s = profile.overlap * min(max(0.0, done_at - now), seconds) + (1 - profile.overlap) * seconds
+            now += exposed_s
+            time.add(event.layer, exchange_s=seconds, hidden_s=seconds - exposed_s)
+    time.add_computed(spent)
+    return time
+
+
+class _Rates:
+    """Seconds of the events of a trace on each rank of a profile."""
+
+    def __init__(self, trace: Trace, figures: Figures, profile: Profile):
+        self._trace, self._figures, self._profile, self._ranks = trace, figures, profile, figures.parts
+        if figures.near_edges is None:
+            raise InputError(
+                "near edges are not counted in these figures; lay out the cut, or read them from its shards"
+            )
+        self._sizes, self._near = trace.sizes_of(figures), figures.near_edges / np.maximum(figures.edges, 1)
+        self._byte_s: dict[tuple, np.ndarray] = {}  # seconds per byte on each rank, by the peers of an exchange
+        self.operation_s = np.broadcast_to(profile.operation_s, self._ranks)  # fixed seconds of any operation, (P,)
+
+    def seconds(self, event: Event, start: int) -> np.ndarray:
+        """Seconds of an operation on each rank, (P,)."""
+        rates = self.rates(event, start)
+        return self.operation_s + (rates * np.maximum(self._sizes[:, start : start + len(rates)].T, 0)).sum(axis=0)
+
+    def sum_seconds(self, start: int) -> float:
+        """Seconds of a sum over ranks."""
+        return float(self._sizes[:, start].max()) / self._profile.reduce_bytes_per_s + self._profile.latency_s
+
+    def exchange_seconds(self, event: Event, start: int) -> float:
+        """Seconds of an exchange on the slowest rank."""
+        if event.what not in self._byte_s:
+            self._byte_s[event.what] = self._seconds_per_byte(event.what)
+        moved = self._sizes[:, start : start + 2].max(axis=1)
+        return float((moved * self._byte_s[event.what]).max()) + self._profile.latency_s
+
+    def rates(self, event: Event, start: int) -> np.ndarray:
+        """Seconds per unit of the first sizes of an operation on each rank, (1, P), or (2, P) for passes over edges."""
+        profile, sizes = self._profile, self._sizes
+        if event.kind == "rows":
+            name = event.what[0].rpartition("::")[2].partition(".")[0].rstrip("_")  # "add" for "aten::add_.Tensor"
+            bytes_per_s = profile.simple_bytes_per_s if name in _SIMPLE else profile.stream_bytes_per_s
+            return np.broadcast_to(1 / np.asarray(bytes_per_s), (1, self._ranks))
+        if event.kind == "product":
+            varies = np.abs(self._trace.sizes[1:, start + 1 : start + 4]).max(axis=0) > 1e-6
+            width = max(1.0, min(sizes[0, start + 1 : start + 4][~varies], default=np.inf))  # 0 in an empty product
+            return 1 / profile.product_flops_per_s(width, self._ranks, event.what[1])[None]
+        heads, head_dim, itemsize, passes = event.what
+        columns, sources = heads * head_dim, np.maximum(sizes[:, start + 2], 0)
+        per_edge = profile.edge_seconds(heads, columns, 2 * sources * columns * itemsize, self._near, itemsize)
+        per_row = np.broadcast_to(columns * np.asarray(profile.attention.row_column_s), self._ranks)
+        return passes / ATTENTION_PASSES * np.stack([per_edge, per_row])
+
+    def _seconds_per_byte(self, peer: tuple) -> np.ndarray:
+        """Seconds per byte that reaches each rank, (P,): from all ranks whose rows it reads, or from some alone."""
+        if not peer:
+            rows = self._figures.received_rows
+        elif peer[0] == "within":  # a host: evenly
+            rows = np.kron(np.eye(self._ranks // peer[1]), np.ones((peer[1], peer[1])))
+        elif (
+            peer[0] == "between"
+        ):  # hosts: by the halo rows they need, with the rank that has the same place in its host
+            rows = np.kron(self._figures.hosts[peer[1]].received_rows, np.eye(peer[1]))
+        else:
+            rows = np.roll(np.eye(self._ranks), -peer[0], axis=1)
+        rows = rows * (1.0 - np.eye(self._ranks))
+        total = rows.sum(axis=1, keepdims=True)
+        shares = np.divide(rows, total, out=np.zeros_like(rows), where=total > 0)
+        return (shares / self._profile.links(self._ranks)).sum(axis=1)
+
+
+# ---- the linear form ----
+
+
+def cut_costs(trace: Trace, figures: Figures, profile: Profile, strategy: str) -> CutCosts:
+    """The costs of a traced step on cuts that resemble this one.
+
+    How fast attention reads rows, and which moment of a step needs most memory, depend on a cut; they are taken from
+    this one. Sizes that depend on other counts, such as a mask's rows, are taken to grow with rows or edges.
+
+    The strategy sends copies, with a halo of one hop, and the cut has at least two parts.
+    """
+    time, starts = traced_time(trace, figures, profile), trace.positions("begin")
+    sent, seen_s = trace.sizes[:, starts].sum(axis=1), time.exchange_s - time.hidden_s
+    most_bytes = float((counts_of_parts(figures, trace.counts) @ sent).max())
+    call_s = profile.latency_s * (seen_s / time.exchange_s if time.exchange_s else 1.0)
+    return CutCosts(
+        strategy=strategy,
+        compute_s=_per_count(_compute_seconds(trace, figures, profile), trace, figures),
+        sent_bytes=_per_count(sent, trace, figures),
+        byte_s=_rounded(max(seen_s - len(starts) * call_s, 0.0) / most_bytes if most_bytes else 0.0),
+        calls=len(starts),
+        call_s=_rounded(call_s),
+        sum_s=_rounded(time.gradients_s),
+        tensor_bytes=_tensor_bytes(trace, figures),
+    )
+
+
+def _compute_seconds(trace: Trace, figures: Figures, profile: Profile) -> np.ndarray:
+    """Seconds of computation per unit of each count of the trace, on average over ranks, (counts,)."""
+    rates, seconds = _Rates(trace, figures, profile), np.zeros(len(trace.counts))
+    for event, start in trace.placed_events:
+        if event.kind in COMPUTE:
+            per_unit = rates.rates(event, start).mean(axis=1)
+            seconds += trace.sizes[:, start : start + len(per_unit)] @ per_unit
+            seconds[trace.counts.index(ONE)] += rates.operation_s.mean()
+    return seconds
+
+
+def _tensor_bytes(trace: Trace, figures: Figures) -> PerCount:
+    """Bytes per unit of each count at the peak of the rank that needs most, without node and edge data."""
+    per_count = _per_count(trace.peak_of_largest_rank(figures)[1], trace, figures)
+    data = {"owned": figures.feature_bytes + figures.node_bytes, "edges": figures.edge_bytes}
+    return msgspec.structs.replace(
+        per_count, **{name: max(getattr(per_count, name) - held, 0.0) for name, held in data.items()}
+    )
+
+
+def _per_count(amounts: np.ndarray, trace: Trace, figures: Figures) -> PerCount:
+    """Convert amounts per unit of the trace's counts to amounts per unit of the counts in :class:`PerCount`."""
+    found = dict.fromkeys(PerCount.__struct_fields__, 0.0)
+    for count, amount, total in zip(trace.counts, amounts, counts_of_parts(figures, trace.counts).sum(axis=0)):
+        known = _PER_COUNT.get(count.of, count.of)
+        if known not in found or count.mask:
+            known = known if known in found else "edges"
+            amount = amount * total / max(float(getattr(figures, known).sum()), 1.0)
+        found[known] += float(amount)
+    least = 1e-9 * max(found.values())  # less than that is rounding, and may be below 0
+    return PerCount(**{name: _rounded(amount) if amount > least else 0.0 for name, amount in found.items()})
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

@@ -8,11 +8,11 @@ from weakref import WeakKeyDictionary
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
-from dgl_gt.partition.figures.strategies import HALO, LOCAL, ONE, StrategyRules, check_strategy
+from dgl_gt.partition.figures.strategies import HALO, LOCAL, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
-    from .policy_costs import Exchange
     from .trace import Trace
+    from .tracing import Exchange
 
 
 class Tracer:
@@ -71,16 +71,11 @@ class Tracer:
         except InputError:
             return None
 
-    def fixed_bytes(self, figures: Figures) -> int:
-        """Tensors that outlive a step and do not depend on the rows of a rank, such as parameters (bytes)."""
-        trace = self.of_one_rank(figures)
-        return 0 if trace is None else round(float(trace.kept_bytes[trace.counts.index(ONE)]))
-
     def exchanges(
         self, figures: Figures, strategy: StrategyRules, activation_checkpoint: str = "none"
     ) -> list[Exchange]:
         """The exchanges of a step that follow transmission policies, with the rows between the ranks of a cut."""
-        from .policy_costs import policy_exchanges
+        from .tracing import policy_exchanges
 
         check_strategy(figures, strategy, 1)
         known, key = self._exchanges.setdefault(figures, {}), (strategy, activation_checkpoint)

@@ -7,16 +7,21 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from dgl_gt.exchange.policy.policy import MIN_COLUMNS, Mode, Policy
+from dgl_gt.exchange.shard_view import ShardView
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.checks import unpack
 from dgl_gt.ops.dispatch import ADDITIVE_PASS, EDGES
+from dgl_gt.ops.quantise import packed_bytes
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import LOCAL, Count, StrategyRules, counts_of_parts, same_as
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.torch_internals import OperationMode, profiler_range_operations, schema_of, storage_key
@@ -46,19 +51,11 @@ def record_trace(
     edge_data: dict,
     overlap: bool = True,
 ) -> Trace:
-    """Trace a training step of any model with one strategy.
+    """Trace a training step of any model, as :func:`dgl_gt.plan.report_costs` takes it, with one strategy.
 
     The step runs twice on each of a few small parts, with made-up data, and the second run is recorded. What a step
-    keeps between its runs, such as the state of an optimiser, is thus there. The sizes must depend linearly on the
-    counts of a part: a step that computes on all pairs of nodes, for example, is refused. ``make_step`` is that of
-    :func:`dgl_gt.plan.report_costs`; ``node_data`` and ``edge_data`` are those of
-    :func:`dgl_gt.plan.stand_in.make_layout`.
-
-    Raises
-    ------
-    InputError
-        The operations of the step, or their sizes, depend on the data; or the strategy is ``mesh=M`` with one rank per
-        host, or with one host.
+    keeps between its runs, such as the state of an optimiser, is thus there. :class:`InputError` says that sizes do not
+    depend linearly on the counts of a part, or that ``mesh=M`` has one rank per host, or one host.
     """
     if same := same_as(strategy, parts):
         raise InputError(f"{strategy} on {parts} ranks is the same as {same}; choose that strategy instead")
@@ -112,12 +109,12 @@ def _uncompiled():
 def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[Count, ...]:
     """The counts of those masks among the node data whose values a step uses."""
     masks = {name: x for name, x in sg.ndata.items() if x.dtype == torch.bool and x.dim() == 1}
-    with Reads() as reads:
+    with Recorder(sg) as recorder:
         step = make_step(sg)
         if not callable(step):
             raise InputError(f"make_step returned {step!r}; it must return a function that takes one training step")
         step()
-    return tuple(Count("selected", mask=name) for name, mask in masks.items() if storage_key(mask) in reads.storages)
+    return tuple(Count("selected", mask=name) for name, mask in masks.items() if recorder.reads(mask))
 
 
 def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[list[Layout], np.ndarray]:
@@ -165,17 +162,86 @@ def _check_linear(counts, solution, sizes, events: list[Event]) -> None:
         )
 
 
+# ---- exchanges that follow transmission policies ----
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One exchange of a step in one direction, on all ranks."""
+
+    layer: int  # of the model, counted from 0
+    direction: str  # "rows" or "gradients"
+    columns: int
+    itemsize: int  # of a number that is not packed (bytes)
+    rows: np.ndarray  # that go from each rank to each other rank, (P, P)
+
+    @property
+    def follows_policies(self) -> bool:
+        """Whether its rows are wide enough to be packed."""
+        return self.columns >= MIN_COLUMNS
+
+    def row_bytes(self, mode: Mode) -> float:
+        """Mean bytes per row and step; rows that a sample leaves out count as 0 bytes, and an adaptive period as 1."""
+        if mode.bits == 0:
+            return 0.0
+        full = self.columns * self.itemsize
+        if not self.follows_policies:
+            return mode.share * full
+        return mode.share * (full if mode.bits == 32 else packed_bytes(self.columns, mode.bits)) / max(mode.every, 1)
+
+    def modes(self, policy: Policy) -> list[list[Mode]]:
+        """Its mode from each rank to each other rank."""
+        ranks = range(len(self.rows))
+        return [[policy.mode(self.layer, self.direction, i, j) for j in ranks] for i in ranks]
+
+
+def policy_exchanges(
+    make_step: Callable[[ShardedGraph], Callable[[], object]], strategy: StrategyRules, figures: Figures
+) -> list[Exchange]:
+    """Run a training step once, and list those of its exchanges that a policy can change.
+
+    The step must run inside ``sg.view.training_step``, as that of ``dgl-gt train`` does; other steps have no such
+    exchanges.
+    """
+    layout = make_layout(strategy, 1, figures.parts, 0, figures.node_data, figures.edge_data)
+    with torch.random.fork_rng(devices=[]):  # the user's generator stays where it is
+        sg = stand_in(layout, strategy, 1)
+        assert isinstance(sg.view, ShardView), "other strategies follow no policies"
+        transmission = sg.view.follow(Policy(), 0)
+        make_step(sg)()
+    found: list[Exchange] = []
+    first_of_layer: dict[int, int] = {}
+    for (number, direction), (layer, columns, itemsize, _) in sorted(transmission.exchanges.items()):
+        # with mirrors, copies go out first, then results come home
+        is_of_results = number > first_of_layer.setdefault(layer, number)
+        rows = _rows_between(figures, direction, is_of_results)
+        found.append(Exchange(layer, direction, columns, itemsize, rows))
+    return found
+
+
+def _rows_between(figures: Figures, direction: str, is_of_results: bool) -> np.ndarray:
+    """The rows that go from each rank to each other rank with a halo of one hop, or with mirrors, (P, P).
+
+    For partial results of mirrors, and for the first hop of a deeper halo, the figures hold one total per rank, which
+    is assumed to divide among the other ranks as all its copies do.
+    """
+    rows = figures.received_rows.astype(float)  # of all hops, in rank i of rank j
+    wanted = figures.returned if is_of_results else figures.copies_by_hop[:, 0]
+    rows *= (wanted / np.maximum(rows.sum(axis=1), 1))[:, None]
+    return rows if is_of_results == (direction == "rows") else rows.T
+
+
 # ---- the recording ----
 
 
 class Recorder(OperationMode):
-    """Inside the block, records a step on a made-up part: ``events``, and the ``sizes`` of each event."""
+    """Inside the block, records a step on a made-up part, or other work: ``events``, and the ``sizes`` of each event."""
 
-    def __init__(self, sg: ShardedGraph):
+    def __init__(self, sg: ShardedGraph | None = None):
         super().__init__()
         self.events: list[Event] = []
         self.sizes: list[tuple[int, ...]] = []
-        self._sg, self._ranks, self._tracker = sg, sg.comm, LayerTracker()
+        self._sg, self._tracker = sg, LayerTracker()
         self._alive: dict[int, weakref.ref] = {}
         self._found: dict[int, weakref.ref] = {}  # storages that were there before the step
         self._passes_edges = False  # whether a pass over edges runs; on some parts it copies rows, which must not count
@@ -188,15 +254,22 @@ class Recorder(OperationMode):
         storages = [(key, storage) for key, found in self._found.items() if (storage := found()) is not None]
         return storage_bytes(self._sg) + sum(storage.nbytes() for key, storage in storages if key not in of_shard)
 
+    def reads(self, x: torch.Tensor) -> bool:
+        """Whether an operation has got a tensor that was there before the step."""
+        return storage_key(x) in self._found
+
     def __enter__(self):
         self._collects_garbage = gc.isenabled()
         gc.disable()  # so that two recordings of one step free their tensors at the same places
-        self._ranks.transport.listener = self.add
+        if self._sg is not None:
+            self._sg.comm.transport.listener = self.add
         self._tracker.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
-        self._ranks.transport.listener, self._alive = None, None
+        self._alive = None
+        if self._sg is not None:
+            self._sg.comm.transport.listener = None
         self._tracker.__exit__()
         if self._collects_garbage:
             gc.enable()
@@ -276,33 +349,6 @@ class Recorder(OperationMode):
         else:
             self.add("memory", (), -size)
             self._frees = True
-
-
-class OperationCounter(OperationMode):
-    """Inside the block, counts operations as :class:`Recorder` does, all of the kind ``rows``, and the bytes they move."""
-
-    def __init__(self):
-        super().__init__()
-        self.operations = self.bytes = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        if function.namespace == "aten" and not _is_view(function) and "empty" not in function.name():
-            self.operations += 1
-            self.bytes += _moved_bytes(function.overloadpacket, args, result)
-        return result
-
-
-class Reads(OperationMode):
-    """Inside the block, notes the ``storages`` of the tensors that operations get."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.storages: set[int] = set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.storages |= {storage_key(x) for x in _flat(args)}
-        return function(*args, **(kwargs or {}))
 
 
 @cache

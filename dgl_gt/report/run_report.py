@@ -71,12 +71,8 @@ def _page(run: RunFiles, numbers: dict) -> str:
     return environment.get_template("run_page.html.j2").render(
         numbers,
         metric_name=METRIC_TITLES.get(name, name) or "metric",
-        settings_changed=_settings(numbers["settings"], changed=True),
-        settings_default=_settings(numbers["settings"], changed=False),
-        chart=pictures.chart,
-        plain=pictures.plain,
-        share=pictures.share,
-        metric_text=pictures.metric_text,
+        shown_settings=_settings(numbers["settings"]),
+        pictures=pictures,
         percent=percent,
         bar=bar,
         timeline=pictures.timeline_bars(run.step.ranks) if run.step else [],
@@ -84,11 +80,13 @@ def _page(run: RunFiles, numbers: dict) -> str:
     )
 
 
-def _settings(settings: dict, changed: bool) -> list[tuple[str, object]]:
-    """The settings that differ from their defaults, or those that do not."""
+def _settings(settings: dict) -> list[list[tuple[str, object]]]:
+    """The settings that differ from their defaults, and those that do not."""
     defaults = by_path(asdict(TrainConfig()))
-    is_default = {name: name in defaults and value == defaults[name] for name, value in settings.items()}
-    return [(name, value) for name, value in settings.items() if is_default[name] != changed]
+    found: list[list[tuple[str, object]]] = [[], []]
+    for name, value in settings.items():
+        found[name in defaults and value == defaults[name]].append((name, value))
+    return found
 
 
 # ---- files ----

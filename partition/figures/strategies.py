@@ -79,7 +79,6 @@ class StrategyRules:
     is_deep: bool = False  # it can exchange several hops of halo at once
     # all that it exchanges are rows of copies; so it can follow a transmission policy, and grows with the copies of a cut
     sends_copies: bool = False
-    is_lean: bool = False  # of the strategies for its kind of cut, it holds least
     # it moves what attention of this package reads; a step without such attention runs as with ``halo_h``
     moves_keys: bool = False
     in_rank_order: bool = False  # ranks read the rows of all ranks in one order
@@ -115,13 +114,13 @@ class StrategyRules:
 
 _MESH = StrategyRules("mesh", moves_keys=True, shares_heads=True)
 STRATEGIES = (
-    StrategyRules("local", on_one_part=True, is_lean=True),
-    StrategyRules("halo_h", is_deep=True, sends_copies=True, is_lean=True),
+    StrategyRules("local", on_one_part=True),
+    StrategyRules("halo_h", is_deep=True, sends_copies=True),
     StrategyRules("halo_kv", sends_copies=True, moves_keys=True),
     StrategyRules("gather", moves_keys=True, in_rank_order=True, whole_graph=("nodes",)),
     replace(_MESH, name="heads", whole_graph=("nodes", "all_edges")),
     StrategyRules("ring", moves_keys=True, in_rank_order=True, whole_graph=("nodes",)),
-    StrategyRules("mirror", cut="vertex", sends_copies=True, is_lean=True),
+    StrategyRules("mirror", cut="vertex", sends_copies=True),
 )
 NAMES = tuple(each.name for each in STRATEGIES)
 _BY_NAME = dict(zip(NAMES, STRATEGIES))

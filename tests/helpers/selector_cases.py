@@ -9,8 +9,7 @@ import yaml
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, LOCAL, NAMES, ONE, Count, strategy_of
 from dgl_gt.plan import Tracer
-from dgl_gt.plan.trace import Event, Trace
-from dgl_gt.plan.traced_time import traced_time
+from dgl_gt.plan.trace import Event, Trace, traced_time
 
 GRAPH = "sample:communities?nodes=300&features=12&seed=0"
 SMALL = ["--hidden", 16, "--heads", 4, "--layers", 2, "--classes", 10]

@@ -10,7 +10,7 @@ import pytest
 from dgl_gt.partition import InputError, from_edges, partition, read_figures, read_manifest
 from dgl_gt.partition.figures.profile import read_profile
 from dgl_gt.partition.figures.strategies import HALO
-from dgl_gt.plan import choose, memory_check
+from dgl_gt.plan import choose, planned_step
 from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.train import read_config
 
@@ -40,6 +40,6 @@ def test_their_memory_is_checked(shards, monkeypatch):
     comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raising_together=nullcontext)
     manifest = read_manifest(shards)
     sg = SimpleNamespace(strategy=HALO, depth=2, comm=comm, manifest=manifest)
-    monkeypatch.setattr(memory_check, "available_rank_memory", lambda _: 1 << 16)
+    monkeypatch.setattr(planned_step, "available_rank_memory", lambda _: 1 << 16)
     with pytest.raises(InputError, match="a training step is predicted to need .* and 64.0 KiB are free"):
-        memory_check.check_memory(shards, sg, config)
+        planned_step.check_memory(shards, sg, config)

@@ -20,7 +20,7 @@ def shards(tmp_path_factory):
 
 @pytest.mark.parametrize("strategy", [None, "halo", "halo_kv"])
 def test_advice_names_what_was_predicted(shards, strategy):
-    from dgl_gt.plan.memory_check import advice_for_strategy
+    from dgl_gt.plan.planned_step import advice_for_strategy
     from dgl_gt.train.config import read_config
 
     text = advice_for_strategy(shards, read_config(), strategy, 1)
@@ -33,7 +33,7 @@ def test_advice_names_what_was_predicted(shards, strategy):
 
 def test_advice_names_the_largest_term(shards, tmp_path):
     """Each term in turn: a large model; many edges; layers that are computed for two hops of copies."""
-    from dgl_gt.plan.memory_check import advice_for_strategy
+    from dgl_gt.plan.planned_step import advice_for_strategy
     from dgl_gt.train.config import read_config
 
     wide = read_config(layers=1, hidden=2048, heads=8)
@@ -56,7 +56,7 @@ def test_advice_names_the_largest_term(shards, tmp_path):
 
 
 def test_a_model_of_the_users_is_not_told_to_change_options_that_it_has_not(shards, tmp_path, monkeypatch):
-    from dgl_gt.plan.memory_check import advice_for_strategy
+    from dgl_gt.plan.planned_step import advice_for_strategy
     from dgl_gt.train.config import read_config
 
     (tmp_path / "wide_model.py").write_text(
@@ -88,7 +88,7 @@ def test_advice_that_cannot_be_given_does_not_replace_the_message(problem):
 
 @pytest.mark.parametrize("node_data", [{}, {"feat": np.ones(4, np.float32)}], ids=["none", "one number a node"])
 def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
-    from dgl_gt.plan.memory_check import advice_for_strategy
+    from dgl_gt.plan.planned_step import advice_for_strategy
     from dgl_gt.train.config import read_config
 
     partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")

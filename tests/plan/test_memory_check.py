@@ -8,8 +8,8 @@ import pytest
 import dgl_gt
 from dgl_gt.partition import InputError, load_graph, partition, read_figures, read_manifest
 from dgl_gt.partition.figures.strategies import HALO, LOCAL, MIRROR
-from dgl_gt.plan import memory_check
-from dgl_gt.plan.memory_check import check_memory
+from dgl_gt.plan import planned_step
+from dgl_gt.plan.planned_step import check_memory
 from dgl_gt.train import read_config
 
 CONFIG = read_config(layers=3, hidden=32, heads=4)
@@ -25,18 +25,18 @@ def shards(tmp_path_factory):
 @pytest.fixture
 def with_memory(monkeypatch):
     """A function: bytes that a rank may use."""
-    return lambda available: monkeypatch.setattr(memory_check, "available_rank_memory", lambda _: available)
+    return lambda available: monkeypatch.setattr(planned_step, "available_rank_memory", lambda _: available)
 
 
 def test_a_run_that_fits_is_not_even_predicted(shards, monkeypatch):
-    monkeypatch.setattr(memory_check, "tracer_of", lambda *_: pytest.fail("predicted"))
+    monkeypatch.setattr(planned_step, "tracer_of", lambda *_: pytest.fail("predicted"))
     check_memory(shards, dgl_gt.load(shards), CONFIG)
 
 
 def test_what_would_fit_is_named(shards, with_memory, monkeypatch):
     """Layers that are computed again need less; the process itself counts as nothing here."""
-    real = memory_check.read_profile
-    monkeypatch.setattr(memory_check, "read_profile", lambda *_: _without_process(real(None, None)))
+    real = planned_step.read_profile
+    monkeypatch.setattr(planned_step, "read_profile", lambda *_: _without_process(real(None, None)))
     sg, least = dgl_gt.load(shards), None
     for mib in (8, 4, 3, 2, 1.5, 1, 0.75, 0.5):
         with_memory(int(mib * 2**20))
@@ -69,7 +69,7 @@ def test_the_rough_bound_is_above_the_prediction(shards):
     figures = read_figures(read_manifest(shards))
     for config in (CONFIG, read_config(layers=6, hidden=64, norm="batch", ffn=4, dropout=0.5, attention_dropout=0.1)):
         trace = tracer_of(config, figures.features).of(figures, LOCAL, 1, "none")
-        assert trace.peak_bytes(figures).max() < memory_check._rough_bytes(figures, config)
+        assert trace.peak_bytes(figures).max() < planned_step._rough_bytes(figures, config)
 
 
 @pytest.mark.parametrize("policy", ["int8", "stale=auto,int8"])
@@ -77,15 +77,15 @@ def test_what_a_policy_keeps_counts_and_advice_goes_with_it(tmp_path, monkeypatc
     partition(load_graph("sample:communities?nodes=400&features=8&degree=100"), 2, tmp_path / "two")
     figures = read_figures(read_manifest(tmp_path / "two"))
     config = read_config(layers=3, hidden=64, heads=4, policy=policy)
-    traces, exact = memory_check.tracer_of(config, 8), config.changed(policy="exact")
+    traces, exact = planned_step.tracer_of(config, 8), config.changed(policy="exact")
     sg = SimpleNamespace(strategy=HALO, depth=1, comm=SimpleNamespace(rank=1))
-    needed = [memory_check._needed_bytes(traces, figures, sg, each) for each in (exact, config)]
+    needed = [planned_step._needed_bytes(traces, figures, sg, each) for each in (exact, config)]
     assert needed[1] > needed[0] + 400 * 4 * 64
-    real = memory_check.read_profile
-    monkeypatch.setattr(memory_check, "read_profile", lambda *_: _without_process(real(None, None)))
-    advice = memory_check._what_fits(tmp_path / "two", figures, traces, 10**9, memory_check.policy_of(config))
+    real = planned_step.read_profile
+    monkeypatch.setattr(planned_step, "read_profile", lambda *_: _without_process(real(None, None)))
+    advice = planned_step._what_fits(tmp_path / "two", figures, traces, 10**9, planned_step.policy_of(config))
     assert advice.split()[1] in ("halo_h", "halo_kv") and "is predicted to fit" in advice
-    assert memory_check._what_fits(tmp_path / "two", figures, traces, 1000, memory_check.policy_of(config)).startswith(
+    assert planned_step._what_fits(tmp_path / "two", figures, traces, 1000, planned_step.policy_of(config)).startswith(
         "nothing fits"
     )
 
@@ -97,10 +97,10 @@ def test_samples_of_edges_are_never_skipped(tmp_path, monkeypatch):
     config = CONFIG.changed(layers=1, hidden=8, heads=2, policy="alone,edges=0.9")
     comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raising_together=nullcontext)
     sg = SimpleNamespace(strategy=MIRROR, depth=1, comm=comm, manifest=manifest)
-    rough = memory_check._rough_bytes(read_figures(manifest), config)
-    monkeypatch.setattr(memory_check, "available_rank_memory", lambda _: 5 * rough)
-    needed = memory_check._needed_bytes(
-        memory_check.tracer_of(config, 8), read_figures(manifest), sg, config.changed(policy="alone")
+    rough = planned_step._rough_bytes(read_figures(manifest), config)
+    monkeypatch.setattr(planned_step, "available_rank_memory", lambda _: 5 * rough)
+    needed = planned_step._needed_bytes(
+        planned_step.tracer_of(config, 8), read_figures(manifest), sg, config.changed(policy="alone")
     )
     assert needed < 5 * rough
     with pytest.raises(InputError, match="a training step is predicted to need"):

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from selector_cases import GRAPH, SMALL, half_speed, planned, profile_values, refused, write_profile
 
-from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition.cuts.balance import make_balance
 from dgl_gt.partition.figures.profile import PRESETS
-from dgl_gt.plan import forecast
+from dgl_gt.plan import select
 
 
 def test_several_world_sizes(here, tmp_path):
@@ -54,8 +53,8 @@ def test_unequal_ranks_take_unequal_parts(here, tmp_path, monkeypatch):
         cuts.append((real(graph, parts, **options), graph))
         return cuts[-1][0]
 
-    real = forecast.make_edge_cut
-    monkeypatch.setattr(forecast, "make_edge_cut", spied)
+    real = select.make_edge_cut
+    monkeypatch.setattr(select, "make_edge_cut", spied)
     path = write_profile(tmp_path / "uneven.yaml", half_speed(2, slow=0))
     planned(here("plan", GRAPH, *SMALL, "--self-loops", "--profile", path, "--json"))
     ((cut, graph),) = cuts
@@ -69,16 +68,14 @@ def test_unequal_ranks_take_unequal_parts(here, tmp_path, monkeypatch):
     np.testing.assert_allclose(cuts[1][0].shares, 0.5)
 
 
-def test_a_graph_that_does_not_fit_is_told_how_many_ranks_would_do(here, tmp_path):
+def test_a_graph_that_does_not_fit_is_refused_and_sizes_that_fit_are_planned(here, tmp_path):
     graph = "sample:communities?nodes=300&features=1000&seed=0"
     path = write_profile(tmp_path / "any.yaml", profile_values(None, kind="datasheet"))
     options = ["plan", graph, *SMALL, "--layers", 1, "--profile", path]
     candidates = planned(here(*options, "--world-size", 4, "--json"))["candidates"]
     (bound,) = (each["memory_bytes"] for each in candidates if (each["strategy"], each["depth"]) == ("halo_h", 1))
     options += ["--rank-memory", bound]
-    refused(
-        here(*options, "--world-size", 2), "nothing fits", "needs the least", "; 4 ranks would be enough", lines=None
-    )
+    refused(here(*options, "--world-size", 2), "nothing fits", "needs the least", lines=None)
     plans = planned(here(*options, "--world-size", "2,4", "--json"))["plans"]  # the sizes that fit are planned
     assert [each["ranks"] for each in plans] == [2, 4] and plans[1]["choice"]["predicted_memory_bytes"] <= bound
     assert plans[0]["choice"] is None and "needs the least" in plans[0]["refused"]
@@ -87,7 +84,7 @@ def test_a_graph_that_does_not_fit_is_told_how_many_ranks_would_do(here, tmp_pat
 
 
 def test_a_size_beyond_the_nodes_is_refused_before_any_cut(here, monkeypatch):
-    monkeypatch.setattr(forecast, "make_edge_cut", lambda *_, **__: pytest.fail("a graph was cut"))
+    monkeypatch.setattr(select, "make_edge_cut", lambda *_, **__: pytest.fail("a graph was cut"))
     refused(here("plan", GRAPH, *SMALL, "--world-size", "2,1000000"), "into 1000000 parts", lines=None)
 
 
@@ -96,26 +93,8 @@ def test_a_size_that_is_named_twice_is_planned_once(here):
     assert [each["ranks"] for each in plans] == [2, 1]
 
 
-def test_no_number_of_ranks_helps_where_the_process_is_too_large(here, tmp_path, monkeypatch):
-    """Which takes no further cuts to say."""
-    made = []
-    real = forecast.make_edge_cut
-    monkeypatch.setattr(forecast, "make_edge_cut", lambda *args, **options: made.append(1) or real(*args, **options))
-    done = here("plan", GRAPH, *SMALL, "--world-size", 2, "--rank-memory", "1MiB")
-    refused(done, "nothing fits", "no number of ranks is enough", lines=None)
-    assert len(made) == 1
-
-
-def test_more_ranks_than_nodes_are_not_tried(here, awkward_graph, monkeypatch):
-    monkeypatch.setattr(forecast, "load_graph", lambda *_, **__: awkward_graph(0, nodes=12, edges=120))
-    model = GraphTransformer(5, 16, 10, 1, 4)
-    fixed = 500_000_000 + 12 * sum(each.numel() for each in model.parameters())  # of any rank: also two moments
-    done = here("plan", "any.npz", *SMALL, "--layers", 1, "--world-size", 4, "--rank-memory", fixed + 4000)
-    refused(done, "nothing fits", "; 8 ranks would not be enough either", lines=None)
-
-
 def test_a_profile_of_other_ranks_is_refused_before_any_work(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(forecast, "load_graph", lambda *_, **__: pytest.fail("the graph was read"))
+    monkeypatch.setattr(select, "load_graph", lambda *_, **__: pytest.fail("the graph was read"))
     path = write_profile(tmp_path / "two.yaml", half_speed())
     done = here("plan", GRAPH, "--profile", path, "--world-size", "2,4")
     refused(done, "is for 2 ranks, and 4 ranks will train", *PRESETS)

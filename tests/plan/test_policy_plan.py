@@ -15,8 +15,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.plan import NothingFits, Tracer, read_profile, tracer_of
-from dgl_gt.plan.policy_costs import kept_bytes
-from dgl_gt.plan.policy_plan import plan_policy
+from dgl_gt.plan.policy_costs import kept_bytes, plan_policy
 from dgl_gt.train import read_config
 
 WIDE = ["--hidden", 64, *SMALL[2:]]

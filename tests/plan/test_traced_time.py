@@ -10,8 +10,7 @@ from selector_cases import half_speed, profile_values, write_profile
 from dgl_gt.partition.figures.figures import HostCounts
 from dgl_gt.partition.figures.strategies import ONE, Count
 from dgl_gt.plan import read_profile
-from dgl_gt.plan.trace import Event, Trace
-from dgl_gt.plan.traced_time import traced_time
+from dgl_gt.plan.trace import Event, Trace, traced_time
 
 FIGURES = edge_figures(owned=[10, 30], edges=[[100], [200]], halo=[[4], [2]], sent=[[2], [4]])
 FIGURES = replace(FIGURES, received_rows=np.array([[0, 4], [2, 0]]))

@@ -12,7 +12,7 @@ import torch
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, from_edges, partition
-from dgl_gt.plan.memory_check import check_memory
+from dgl_gt.plan.planned_step import check_memory
 from dgl_gt.ranks.launch import run_on_ranks
 from dgl_gt.run_files.run_directory import MetricsLog, checkpoints_in
 from dgl_gt.train import ModelFactory, load_model, read_config, train, train_and_save

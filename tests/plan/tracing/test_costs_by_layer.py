@@ -15,7 +15,7 @@ from dgl_gt.partition.figures.strategies import LOCAL
 from dgl_gt.plan import report_costs
 from dgl_gt.plan.stand_in import make_layout, stand_in
 from dgl_gt.plan.step_costs import LayerCosts, StepCosts, StepTimer
-from dgl_gt.plan.traced_time import TERMS, TracedTime
+from dgl_gt.plan.trace import TERMS, TracedTime
 from dgl_gt.plan.watch import LayerTracker
 
 FEATURES, CLASSES, LAYERS = 6, 3, 2
