@@ -228,9 +228,9 @@ class _NodeData(MutableMapping):
 def _source_fields(message_func, all_fields) -> list:
     """Return the names of the node data that a message function reads at sources; all names for a user's function."""
     if isinstance(message_func, BinaryMessageFunction):
-        sides = (message_func.lhs, message_func.lhs_field), (message_func.rhs, message_func.rhs_field)
+        sides = [(message_func.lhs, message_func.lhs_field), (message_func.rhs, message_func.rhs_field)]
     elif isinstance(message_func, CopyMessageFunction):
-        sides = ((message_func.target, message_func.in_field),)
+        sides = [(message_func.target, message_func.in_field)]
     else:
         return list(all_fields)
     return [field for target, field in sides if target == TargetCode.SRC]

@@ -163,10 +163,10 @@ class GNNConfig(ModelConfig):
     score: Score = with_default(ModelConfig, "score", "gcn")
     residual: Residual = with_default(ModelConfig, "residual", "linear")
     norm_first: Flag = with_default(ModelConfig, "norm_first", False)
-    initial_weight: Weight = setting(0.1, "for --residual initial: weight of the rows before the first layer")
+    initial_weight: Weight = setting(0.1, "for the residual initial: weight of the rows before the first layer")
     map_weight: Annotated[float, between(*MAP_WEIGHTS)] = setting(
         0.5,
-        "for --residual initial: lambda; the linear map of layer l has the weight log(lambda / l + 1); 0 for no map",
+        "for the residual initial: lambda; the linear map of layer l has the weight log(lambda / l + 1); 0 for no map",
     )
     gate: Gate = setting("none", "Polynormer's gate in the layers: none, sigmoid, free or constant")
     gate_start: Annotated[float, between(-1000.0, 1000.0)] = setting(

@@ -22,7 +22,7 @@ def between(least, most) -> Meta:
 
 def one_of(names: tuple[str, ...]) -> Meta:
     """One of some names."""
-    return Meta(pattern=f"^({'|'.join(names)})$", description=f"{', '.join(names[:-1])} or {names[-1]}")
+    return Meta(pattern=rf"\A({'|'.join(names)})\Z", description=f"{', '.join(names[:-1])} or {names[-1]}")
 
 
 Count = Annotated[int, between(0, 10**9)]

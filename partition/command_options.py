@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 
@@ -231,7 +232,7 @@ def _pairs(option: str, text: str) -> dict[str, str]:
     return found
 
 
-_FROM_TEXT = {  # read after argparse, which would print all options beside what is wrong
+_FROM_TEXT: dict[str, Callable] = {  # read after argparse, which would print all options beside what is wrong
     "max_imbalance": _imbalance,
     "target_weights": _part_weights,
     "costs": read_costs,

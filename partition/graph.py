@@ -167,7 +167,8 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         src = dst = np.zeros(0, np.int64)
     largest = max(int(src.max()), int(dst.max())) if len(src) else -1
     smallest = min(int(src.min()), int(dst.min())) if len(src) else 0
-    release_pages(src), release_pages(dst)
+    release_pages(src)
+    release_pages(dst)
     num_nodes = checked_num_nodes(num_nodes, smallest, largest, name)
     node_data, edge_data = named_arrays(node_data, f"{name}: node data"), named_arrays(edge_data, f"{name}: edge data")
     for kind, data, rows in (("node", node_data, num_nodes), ("edge", edge_data, len(src))):

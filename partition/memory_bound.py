@@ -78,8 +78,7 @@ class Needs:
 def measure_source(source: Graph | COOGraph, config: PartitionConfig) -> SourceSizes:
     """Return the sizes of a source with what the config adds to it; the edges that METIS sees are an estimate."""
     check_fill(source, config.self_loop_fill)
-    is_graph = isinstance(source, Graph)
-    if is_graph:
+    if isinstance(source, Graph):
         coo = COOGraph(source.indices, source.destinations())
         structure = [source.indptr, source.indices, source.edge_ids]
     else:
@@ -113,7 +112,7 @@ def measure_source(source: Graph | COOGraph, config: PartitionConfig) -> SourceS
         encoding_bytes=encoding_needs.work_bytes(encode, sizes),
         encoding_seconds=encoding_needs.seconds(encode, sizes),
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
-        is_graph=is_graph,
+        is_graph=isinstance(source, Graph),
         cut=config.cut,
         is_weighted=config.cut_weights is not None,
         added=tuple(name for name in _ADDITIONS if getattr(config, name)),

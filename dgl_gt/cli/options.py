@@ -134,7 +134,7 @@ def whole_number(text: str, least: int = 0) -> int:
 
 def numbers(text: str) -> list[int]:
     """Convert an option's text such as ``0-3,7`` to whole numbers, each once, at most 1,000."""
-    found = []
+    found: list[int] = []
     for piece in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", piece)
         if not match or int(match[2] or match[1]) - int(match[1]) not in range(_MAX_NUMBERS):
@@ -186,7 +186,7 @@ def _help_of(name: str) -> str:
         key: getattr(kind, each.name) for key, kind in ARCHITECTURES.items() if hasattr(kind, each.name)
     }
     first, *others = of_architectures.items()
-    default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others if value != first[1])])
+    default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others if value not in (first[1], key))])
     readers = f" for {' or '.join(of_architectures)};" if len(of_architectures) < len(ARCHITECTURES) else ""
     return f"{each.metadata['help']} ({readers} default: {default})".replace("( ", "(")
 

@@ -32,8 +32,8 @@ from .options import (
 _ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "timeline")
 _COMMON = (  # options that --help shows; --help-all shows all
     *("nproc", "strategy", "depth", "force", "json", "config", "set", "out", "resume", "checkpoint_every"),
-    *("max_restarts", "model_factory", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr"),
-    *("policy", "epochs", "patience", "seed", "precision", "activation_checkpoint"),
+    *("max_restarts", "model_factory", "architecture", "layers", "hidden", "heads", "dropout", "encodings"),
+    *("edge_features", "lr", "policy", "epochs", "patience", "seed", "precision", "activation_checkpoint"),
 )
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
@@ -42,8 +42,8 @@ def add_command(commands) -> None:
     """Add ``train`` to an argparse subparsers object."""
     command = commands.add_parser(
         "train",
-        help="train a graph transformer on shards",
-        description="Train a graph transformer for node classification on the full graph, with one rank per part. "
+        help="train a graph transformer or a GNN on shards",
+        description="Train a graph transformer or a GNN for node classification on the full graph, with one rank per part. "
         "Under torchrun, join the ranks that torchrun started.",
         usage="dgl-gt train [options] DIR",
     )

@@ -197,8 +197,10 @@ class Comm:
 
     def finisher(self, begun, overlap: bool) -> Callable[[], torch.Tensor]:
         """Return a function that returns the result of :meth:`finish`; without overlap, the exchange finishes now."""
-        rows = None if overlap else self.finish(begun)
-        return lambda: self.finish(begun) if overlap else rows
+        if overlap:
+            return lambda: self.finish(begun)
+        rows = self.finish(begun)
+        return lambda: rows
 
     def start(self, rows, send_counts, recv_counts) -> Transfer:
         """Start an exchange without a gradient; its ``wait()`` returns the result."""
@@ -259,9 +261,9 @@ class Comm:
             )
         if self.world_size == 1:
             return [rows]
-        counts = torch.zeros(self.world_size, dtype=torch.int64, device="cpu")
-        counts[self.rank] = len(rows)
-        counts, mine, gathered = self.all_reduce(counts).tolist(), rows.to(self.device).contiguous(), None
+        lengths = torch.zeros(self.world_size, dtype=torch.int64, device="cpu")
+        lengths[self.rank] = len(rows)
+        counts, mine, gathered = self.all_reduce(lengths).tolist(), rows.to(self.device).contiguous(), None
         for root in range(self.world_size) if to is None else [to]:
             is_root = root == self.rank
             recv_counts = counts if is_root else [0] * self.world_size

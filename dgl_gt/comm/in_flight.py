@@ -22,7 +22,7 @@ class InFlight:
     ends.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._aliases: list[weakref.ref] = []  # the interpreter waits at its end unless this is empty
 
     def aliases(self, *tensors: torch.Tensor) -> list[torch.Tensor]:

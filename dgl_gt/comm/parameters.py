@@ -207,7 +207,7 @@ def _differ(values: list[float], others: list[float], parameter: list) -> bool:
     )
 
 
-def _parameters_of(rows: torch.Tensor) -> list[torch.Tensor]:
+def _parameters_of(rows: torch.Tensor) -> list[torch.nn.Parameter]:
     """Return the parameters on which rows depend, in the order of autograd's graph."""
     found, seen, left = [], set(), [rows.grad_fn]
     while left:

@@ -19,7 +19,7 @@ class Transfer:
         self._is_taped = is_taped
         self._end: Callable[[], None] | None = None
         self._sent: torch.Tensor | None = None
-        self._received: torch.Tensor | None = None
+        self._received: torch.Tensor  # from start to wait
 
     def start(self, rows: torch.Tensor, back: bool = False, out: torch.Tensor | None = None) -> Transfer:
         """Start to send rows as the counts say, or their gradients the opposite way."""
@@ -50,7 +50,8 @@ class Transfer:
         if self._end is not None:
             self._end()
         received = self._received
-        self._end = self._sent = self._received = None
+        self._end = self._sent = None
+        del self._received
         self._comm.count(started)
         return received
 
@@ -61,7 +62,7 @@ class AllGather:
     def __init__(self, comm, counts: list[int]):
         self._comm, self._counts = comm, counts
         self._back = False
-        self._result: torch.Tensor | None = None
+        self._result: torch.Tensor  # from start to wait
         self._transfers: list[Transfer] = []
 
     def start(self, rows: torch.Tensor, back: bool = False) -> AllGather:
@@ -93,7 +94,8 @@ class AllGather:
             received = transfer.wait()
             if self._back:
                 self._result.add_(received)
-        result, self._result, self._transfers = self._result, None, []
+        result, self._transfers = self._result, []
+        del self._result
         return result
 
 

@@ -71,7 +71,7 @@ class Local(View):
     def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
         h = self.input_rows(h)
         if self.csc.num_dst == self.csc.num_src:
-            rows = (project(h, "qkv"),)
+            rows: tuple[Tensor, ...] = (project(h, "qkv"),)
         else:
             rows = project(leading_rows(h, self.csc.num_dst), "q"), project(h, "kv")
         return attend_rows(self.csc, *rows, bias=bias, dropout=dropout, negative_slope=negative_slope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from dgl_gt.exchange.view import SeededView
 from dgl_gt.model_config import OPTION_VALUES
@@ -12,6 +12,7 @@ from .attention import BiasedMHA, check_heads
 from .gat import GATConv
 from .graph_conv import GraphConv
 
+Aggregation = BiasedMHA | GATConv | GraphConv
 _NORM_OF = {"gcn": "both", "mean": "right"}
 
 
@@ -23,7 +24,7 @@ def make_aggregation(
     attn_drop: float,
     attn_bias_type: str = "add",
     has_weights: bool = True,
-) -> nn.Module:
+) -> Aggregation:
     """Return the module that aggregates the rows of neighbours, (N_src, in_feats) -> (N_dst, feat_size).
 
     ``score`` "dot" gives a :class:`BiasedMHA`, with its output projection. "additive" gives a :class:`GATConv`, and
@@ -48,7 +49,7 @@ def make_aggregation(
     )
 
 
-def aggregate(module: nn.Module, seeded: SeededView, rows: Tensor, attn_bias=None) -> Tensor:
+def aggregate(module: Aggregation, seeded: SeededView, rows: Tensor, attn_bias=None) -> Tensor:
     """Run a module of :func:`make_aggregation` on the rows that a view attends; (N_dst, feat_size).
 
     Raises ``ValueError`` if a module other than :class:`BiasedMHA` is given a bias.

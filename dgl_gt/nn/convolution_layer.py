@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -154,12 +155,13 @@ class ConvolutionLayer(nn.Module):
         self.in_feats, self.norm_first = in_feats, norm_first
         has_weights = residual != "initial"
         self.conv = make_aggregation(score, in_feats, feat_size, num_heads, attn_dropout, has_weights=has_weights)
-        self.residual = {
+        residuals: dict[str, Callable[[], nn.Module | None]] = {
             "none": lambda: None,
             "identity": nn.Identity,
             "linear": lambda: nn.Linear(in_feats, feat_size),
             "initial": lambda: InitialResidual(feat_size, layer, initial_weight, map_weight),
-        }[residual]()
+        }
+        self.residual = residuals[residual]()
         self.norm = NORM_MODULES[norm](in_feats if norm_first else feat_size)
         self.dropout = FeatureDropout(dropout)
         self.gate = None if gate == "none" else Gate(1, feat_size, gate, gate_start)

@@ -121,18 +121,19 @@ class GraphConv(nn.Module):
         if self.norm in ("both", "left"):
             power = -0.5 if self.norm == "both" else -1
             rows = rows * _power(view.out_degrees().clamp(min=1), power, rows.dtype)
-        projects_first = self.weight is not None and self.in_feats > self.out_feats
+        first = self.weight if self.in_feats > self.out_feats else None  # then narrower rows are summed
+        last = self.weight if first is None else None
         if edge_weight is None:
-            project = self._projected if projects_first else _padded
+            project = _padded if first is None else self._projected
             result, of_mean = view.attend(rows, project, negative_slope=0.0).squeeze(1), 1.0
         else:
-            rows = rows @ self.weight if projects_first else rows
+            rows = rows if first is None else rows @ first
             result, of_mean = view.sum_of_weighted_rows(rows, edge_weight), 0.0
         power = of_mean - {"both": 0.5, "right": 1.0}.get(self.norm, 0.0)
         if power:
             result = result * _power(view.in_degrees().clamp(min=1), power, result.dtype)
-        if self.weight is not None and not projects_first:
-            result = result @ self.weight
+        if last is not None:
+            result = result @ last
         if self.bias is not None:
             result = result + self.bias.to(result.dtype)
         return self.activation(result) if self.activation else result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any, overload
 
 from torch import Tensor, nn
 
@@ -164,7 +164,8 @@ class GraphTransformerLayer(nn.Module):
         h = self._after(attended, leading_rows(feat, view.num_dst), seeded)
         if self.edge_update is None:
             return h
-        return h, self.edge_update(view, edge, *self.attn.queries_and_keys(rows, view.num_dst))
+        attn: Any = self.attn  # a BiasedMHA, as edge_hidden needs
+        return h, self.edge_update(view, edge, *attn.queries_and_keys(rows, view.num_dst))
 
     def _after(self, attended: Tensor, own: Tensor, seeded: SeededView | None = None) -> Tensor:
         """Return what follows attention, from its result and the layer's own rows; a dense batch has no view."""

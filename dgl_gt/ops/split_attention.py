@@ -82,7 +82,7 @@ def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> lis
     return pieces
 
 
-def _announced(csc: CSC, settings: AttentionSettings, v, passes: int):
+def _announced(csc: CSC, settings: AttentionSettings, v, passes: float):
     if settings.is_additive:
         passes *= ADDITIVE_PASS
     heads, head_dim = v.shape[1:]

@@ -41,7 +41,7 @@ def measure(comm: Comm, progress: Callable[[str], object] | None = None) -> Prof
     Every rank calls it, and all get the same profile. ``progress`` is called with what is being measured.
     """
     progress = progress or (lambda stage: None)
-    own = {}
+    own: dict[str, float] = {}
     for stage, function in (
         ("memory", _memory),
         ("attention", _attention),

@@ -90,7 +90,7 @@ def forecast(
     assert isinstance(error, NothingFits)
     if profile.ranks is not None:
         raise error
-    fixed_bytes = profile.process_bytes + error.fixed_bytes
+    fixed_bytes = float(profile.process_bytes) + error.fixed_bytes
     raise InputError(f"{error}; {_enough_ranks(plan, most, fixed_bytes, rank_memory or profile.memory_bytes)}")
 
 

@@ -113,7 +113,7 @@ def kept_bytes(exchanges: list[Exchange], policy: Policy, figures: Figures) -> n
         for rank in ranks:
             others = [other for other in ranks if other != rank]
             arriving, leaving = [modes[other][rank] for other in others], [modes[rank][other] for other in others]
-            times = any(mode.every == ADAPTIVE or (mode.bits < 32 and mode.is_stale) for mode in leaving)
+            times: int = any(mode.every == ADAPTIVE or (mode.bits < 32 and mode.is_stale) for mode in leaving)
             times += each.direction == "gradients" and any(0 < mode.bits < 16 for mode in leaving)
             total[rank] += row_bytes * times * each.rows[rank].sum()
             total[rank] += row_bytes * any(mode.is_stale for mode in arriving) * each.rows[:, rank].sum()

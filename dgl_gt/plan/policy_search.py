@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -129,7 +130,8 @@ def search_policy(
             f"no exchange has rows of {MIN_COLUMNS} numbers or more, and narrower rows always travel as they are; train a "
             "wider model, or leave the policy out"
         )
-    exact, losses = probe.metric_with(Policy(), _STEPS), {}
+    exact = probe.metric_with(Policy(), _STEPS)
+    losses: dict[Place, dict[Mode, float]] = {}
     for place in found_places:
         losses[place] = {}
         for mode in MODES[1:]:
@@ -210,7 +212,8 @@ class _Probe:
         self.task, self._model = prepare(sg, config)
         self._sg, self._seed, self._optimizer = sg, config.seed, make_optimizer(self._model, config)
         if config.local_epochs:
-            self._model.uses_global = False
+            polynormer: Any = self._model
+            polynormer.uses_global = False
         schedule = Schedule(self._optimizer, config.changed(schedule="constant"))  # a rate of 0 would lose nothing
         report(f"{_WARM_UP} exact epochs")
         for number in range(_WARM_UP):
@@ -328,7 +331,7 @@ class _Search:
         modes = dict.fromkeys(self._losses, _FULL)
         while True:
             now, loss = self.seconds_of(modes), self.loss(modes)
-            rated = []
+            rated: list[tuple[float, int, dict[Place, Mode]]] = []
             for changed in self._changed(modes):
                 saved, lost = now - self.seconds_of(changed), self.loss(changed) - loss
                 if saved > _MIN_GAIN * now and loss + lost <= self._max_loss:

@@ -219,7 +219,7 @@ class Search:
         return NothingFits(text, least.memory_bytes, self.traces.fixed_bytes(figures))
 
     def _modes(self, candidate: Candidate, figures: Figures, strategy: StrategyRules) -> list[Candidate]:
-        found = []
+        found: list[Candidate] = []
         for mode in self.activation_checkpoints:
             if mode == "keep_exchanges" and "full" in self.activation_checkpoints and found and not found[0].sent_bytes:
                 continue  # without an exchange the two are the same

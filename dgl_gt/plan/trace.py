@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -78,7 +78,8 @@ class Trace:
 
     def sent_by_layer(self, figures: Figures) -> dict[str, int]:
         """Bytes that all ranks together send in exchanges, by the layer that exchanges."""
-        sizes, found = self.sizes_of(figures).sum(axis=0), Counter()
+        sizes = self.sizes_of(figures).sum(axis=0)
+        found: dict[str, float] = defaultdict(float)
         for event, start in self.placed_events:
             if event.kind == "begin":
                 found[event.layer] += float(sizes[start])

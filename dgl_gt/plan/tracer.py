@@ -12,6 +12,7 @@ from dgl_gt.partition.figures.strategies import HALO, LOCAL, ONE, StrategyRules,
 
 if TYPE_CHECKING:
     from .policy_costs import Exchange
+    from .trace import Trace
 
 
 class Tracer:
@@ -42,7 +43,8 @@ class Tracer:
         description: dict | None = None,
         variant: Callable[[Figures], dict] | None = None,
     ):
-        self._make_step, self._modes, self._traces = make_step, activation_checkpoints, {}
+        self._make_step, self._modes = make_step, activation_checkpoints
+        self._traces: dict[tuple, Trace] = {}
         self._exchanges: WeakKeyDictionary[Figures, dict] = WeakKeyDictionary()
         self.variant = variant or (lambda figures: {})
         self.max_depth, self.activation_checkpoints = max_depth, activation_checkpoints or ("none",)

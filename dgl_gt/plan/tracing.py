@@ -72,7 +72,7 @@ def record_trace(
         names = (*(LOCAL if parts == 1 else strategy).counts(depth), *masks)
         layouts, counts = _independent_layouts(made_up, names)
         events: list[Event] = []
-        sizes = []
+        of_layouts = []
         for layout in layouts:
             sg = stand_in(layout, strategy, depth, overlap)
             step = make_step(sg)
@@ -82,8 +82,9 @@ def record_trace(
                 step()
             events = events or recorder.events
             _check_same(events, recorder.events)
-            sizes.append([size for of_event in recorder.sizes for size in of_event] + [recorder.kept_bytes])
-    event_of, sizes = np.repeat(np.arange(len(events)), [len(each) for each in recorder.sizes]), np.array(sizes, float)
+            of_layouts.append([size for of_event in recorder.sizes for size in of_event] + [recorder.kept_bytes])
+    event_of = np.repeat(np.arange(len(events)), [len(each) for each in recorder.sizes])
+    sizes = np.array(of_layouts, float)
     scale = np.maximum(counts.max(axis=0), 1)
     solution = np.linalg.lstsq(counts / scale, sizes, rcond=None)[0] / scale[:, None]
     _check_linear(counts, solution, sizes, [events[number] for number in event_of] + [Event("kept")])
@@ -121,7 +122,7 @@ def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[Count, ...]:
 
 def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[list[Layout], np.ndarray]:
     """Made-up graphs whose counts, (layouts, names), are linearly independent, and some more to check against."""
-    layouts, counts = [], np.empty((0, len(names)))
+    layouts, counts = list[Layout](), np.empty((0, len(names)))
     for seed in range(_MAX_SEEDS):
         layout = made_up(seed)
         more = np.vstack([counts, counts_of_parts(layout.figures, names)[0]])
@@ -295,7 +296,7 @@ class OperationCounter(OperationMode):
 class Reads(OperationMode):
     """Inside the block, notes the ``storages`` of the tensors that operations get."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.storages: set[int] = set()
 

@@ -189,7 +189,7 @@ def _run(work: Callable, sender, parent: int) -> None:
     die_with_parent(parent)
     torch.set_num_threads(1)  # libgomp's threads do not survive a fork, and work on them would wait forever
     try:
-        outcome = work(), None, ""
+        outcome: tuple[object, Exception | None, str] = work(), None, ""
         pickle.dumps(outcome)
     except Exception as error:
         outcome = None, _sendable(error), traceback.format_exc()

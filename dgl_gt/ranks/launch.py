@@ -92,10 +92,11 @@ def _check_environment() -> None:
             "start ranks with torchrun, or unset RANK so that dgl-gt starts them"
         )
     rank, ranks, _, port = (os.environ[name] for name in _FROM_TORCHRUN)
-    if not all(re.fullmatch("[0-9]{1,10}", text) for text in (rank, ranks, port)) or int(rank) >= int(ranks):
+    are_numbers = all(re.fullmatch("[0-9]{1,9}", text) for text in (rank, ranks, port))
+    if not are_numbers or int(rank) >= int(ranks) or int(port) >= 2**16:
         raise InputError(
             f"RANK is {rank!r}, WORLD_SIZE {ranks!r} and MASTER_PORT {port!r} in the environment; they must be whole numbers, "
-            "and RANK below WORLD_SIZE"
+            "RANK below WORLD_SIZE, and MASTER_PORT below 65536"
         )
 
 

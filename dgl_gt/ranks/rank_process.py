@@ -163,7 +163,7 @@ def join_group(timeout: float | None = None, store=None) -> int:
     """
     local_rank, local_ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    options = {"rank": rank, "world_size": ranks}
+    options: dict = {"rank": rank, "world_size": ranks}
     options["timeout"] = _NO_LIMIT if timeout is None else timedelta(seconds=timeout)
     backend = "gloo"
     if torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:

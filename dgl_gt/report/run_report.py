@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean, median
 
@@ -204,7 +205,7 @@ def _best(run: RunFiles) -> dict:
     name = record.metric.name if record else None
     evaluated = [each for each in run.epochs if each.validation is not None]
     if evaluated and not (record and record.finished):
-        best = max(evaluated, key=lambda each: each.validation)  # the first of equals, as the trainer keeps
+        best = max(evaluated, key=attrgetter("validation"))  # the first of equals, as the trainer keeps
         return {"best_epoch": best.epoch, "metric": {"name": name, "validation": best.validation, "test": best.test}}
     if record and record.best_epoch:
         return {"best_epoch": record.best_epoch, "metric": msgspec.to_builtins(record.metric)}

@@ -69,6 +69,20 @@ class RunDirectory:
                 (folder / name).write_bytes(content)
         self.is_ours = True
 
+    def forget_checkpoints(self) -> None:
+        """Remove those of an earlier run, where this one may replace it: a new run could seem to have them."""
+        for path in checkpoints_in(self.out) if self._force else ():
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise InputError(f"cannot remove {path}, a checkpoint of an earlier run: {error.strerror}") from error
+
+    def record(self) -> dict:
+        """The record on disk; empty if it cannot be read."""
+        with suppress(OSError, ValueError):
+            return dict(json.loads((self.out / RECORD).read_text()))
+        return {}
+
     def write_checkpoint(self, epoch: int, content: bytes) -> Path:
         """Write the checkpoint after ``epoch`` epochs, and then remove all but the last two."""
         for name in os.listdir(self.out):  # of a process that was killed while it wrote
@@ -184,16 +198,13 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def is_left_by(out, starter: str) -> bool:
-    """Whether a directory holds a run with this ``started_by`` in its record.
+def starter_of(out) -> str:
+    """The ``started_by`` in the record of a run; empty where there is none.
 
     A directory that was moved aside when a rank was killed is put back first.
     """
     folder = check_target(out, MODEL, force=True, foreign=True)
-    try:
-        return json.loads((folder / RECORD).read_text())["started_by"] == starter
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return str(RunDirectory(folder).record().get("started_by", ""))
 
 
 def check_can_resume(out) -> None:

@@ -24,8 +24,8 @@ DECAYED = ("weights", "all")
 ON_NAN = ("stop", "skip")  # what train does where the loss is not finite
 CLASS_WEIGHTS = ("none", "balanced")
 
-_ENCODINGS = r"^([a-z_]+(,[a-z_]+)*)?$"
-_NAMES = r"^([^,]+(,[^,]+)*)?$"  # edge data may have any name, but one with a comma cannot be given here
+_ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
+_NAMES = r"\A([^,]+(,[^,]+)*)?\Z"  # edge data may have any name, but one with a comma cannot be given here
 MEANINGS = ("number", "kind")  # of edge data
 
 
@@ -48,11 +48,11 @@ def _edge_columns(text: str) -> dict[str, str | None]:
     columns: dict[str, str | None] = {}
     for word in _split(text):
         name, colon, meaning = word.rpartition(":")
-        if not colon or meaning not in MEANINGS:
-            name, meaning = word, None
+        is_stated = colon and meaning in MEANINGS
+        name = name if is_stated else word
         if name in columns:
             raise InputError(f"edge_features names {name!r} twice, in {text!r}; name it once")
-        columns[name] = meaning
+        columns[name] = meaning if is_stated else None
     return columns
 
 
@@ -234,7 +234,7 @@ class TrainConfig(Settings):
         if kind is not type(self.model):
             ours = {key: value for key, value in ours.items() if value != getattr(type(self.model), key)}
         values = ours | values
-        for other in values.keys() - kind.__dataclass_fields__.keys():
+        for other in sorted(values.keys() - kind.__dataclass_fields__.keys()):
             owners = " or ".join(each for each, its in ARCHITECTURES.items() if other in its.__dataclass_fields__)
             raise InputError(
                 f"{other} is {values[other]!r}, but nothing reads it where architecture is {name}; leave it out, or choose the "
@@ -276,7 +276,7 @@ def policy_of(config: TrainConfig) -> Policy:
 
 def by_path(values: dict) -> dict[str, Any]:
     """Settings by path, such as ``model.hidden``, from a mapping with sections."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in values.items():
         found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
     return found
@@ -303,6 +303,10 @@ def read_config(path=None, **overrides) -> TrainConfig:
     """
     values = {} if path is None else _flat(read_yaml(path), str(path))
     overrides = {key: value for key, value in overrides.items() if value is not None}
+    kind = ARCHITECTURES.get(str(values.get("architecture")), GraphTransformerConfig)
+    if overrides.get("architecture", kind.architecture) != kind.architecture:  # the defaults are those of another one
+        is_default = {key for key, value in values.items() if value == getattr(kind, key, None)}
+        values = {key: value for key, value in values.items() if SETTINGS[key][0] != "model" or key not in is_default}
     try:
         return TrainConfig().changed(**values | overrides)
     except InputError as error:
@@ -323,7 +327,7 @@ def _flat(values: dict, where: str) -> dict[str, Any]:
     if sections := {name: SETTINGS[name][0] for name in names if name in SETTINGS and SETTINGS[name][0]}:
         example = "; ".join(f"{name} in {section}" for name, section in sections.items())
         raise InputError(f"{where}: these settings stand in sections, as in model: {{hidden: 64}}: {example}")
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in values.items():
         if key and key in SECTIONS and not isinstance(value, dict):
             raise InputError(f"{where}: {key} is {value!r}; it must be a mapping, such as {key}: {{...}}")

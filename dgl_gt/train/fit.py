@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import torch
@@ -88,13 +89,12 @@ def fit(
     transmission policy, and ``factors`` sums some of the gradients. See :func:`dgl_gt.train.train` for the rest.
     """
     loop = _Loop(model, task, comm, config, store, on_nan, graphs, factors)
-    if config.local_epochs:
-        model.uses_global = False
     measured = []
     with graphs or nullcontext(), named_places(model, comm):
         if store:
             store.start(loop.state, task)
             loop.check_not_over()
+            store.begin(loop.state)
         while not loop.is_over():
             figures = loop.epoch()
             measured.append(figures)
@@ -121,6 +121,8 @@ class _Loop:
         self._store, self._on_nan, self._graphs, self._factors = store, on_nan, graphs, factors
         optimizer, history = make_optimizer(model, config), TrainHistory(task.metric, [], [], -1, -1.0, -1.0)
         self.state = RunState(model, optimizer, Schedule(optimizer, config), history)
+        if config.local_epochs:
+            model.uses_global = False
 
     def epoch(self) -> EpochFigures:
         """Take a step, and evaluate where that is due; what was measured."""
@@ -137,7 +139,7 @@ class _Loop:
             seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
         step_bytes, before_evaluation = comm.sent_bytes - before[0], comm.sent_bytes
         history.losses.append(loss if math.isfinite(loss) else None)
-        found = {"val": None, "test": None}
+        found: Mapping[str, float | None] = {"val": None, "test": None}
         if self._is_evaluated(epoch):
             found = self._task.evaluate(state.model)
             self._check_finite("validation metric", found["val"])

@@ -17,8 +17,7 @@ from .inputs import with_stated_meanings
 from .model import ModelFactory, build_model, share_weights
 from .store import RunStore
 from .sufficient_factors import factors_of
-from .task import Task
-from .tasks.node_classification import node_classification
+from .tasks.node_classification import NodeClassification, node_classification
 
 
 def train(
@@ -76,7 +75,7 @@ def train(
 
 def prepare(
     sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None, graphs: TrainingGraphs | None = None
-) -> tuple[Task, torch.nn.Module]:
+) -> tuple[NodeClassification, torch.nn.Module]:
     """The task of a graph, and a new model for it with the same weights on all ranks; every rank calls it.
 
     It sets the seed of torch. ``graphs`` are those of training steps under a policy; by default steps are exact.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import msgspec
 import torch
@@ -106,7 +107,8 @@ class RunState:
         self.optimizer.load_state_dict(self.best_optimizer)
         self.best_optimizer = None
         self.schedule.restart()
-        self.model.uses_global = True
+        polynormer: Any = self.model
+        polynormer.uses_global = True
 
     def values(self) -> dict:
         """The part that JSON can hold; :meth:`tensors` is the other one."""

@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -97,7 +97,8 @@ class StepProfiler:
             directory.write(files)
             for each in directory.out.iterdir():  # of an earlier profile, on more ranks
                 if TRACE.fullmatch(each.name) and each.name not in files:
-                    each.unlink()
+                    with suppress(OSError):
+                        each.unlink()
         except (InputError, OSError) as error:
             print(f"dgl-gt: warning: the profile of epoch {self._epoch + 1} was not written: {error}", file=sys.stderr)
 

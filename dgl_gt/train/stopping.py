@@ -24,7 +24,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self._since, self._before = 0.0, {}
+        self._since = 0.0
+        self._before: dict = {}
         self._timer: threading.Timer | None = None
 
     @contextmanager
@@ -35,6 +36,11 @@ class StopRequest:
                 yield
             finally:
                 self.epoch_ended()
+
+    def note_that_of_another(self, number: int | None) -> None:
+        """Note a signal that another rank was given."""
+        if self.number is None and number is not None:
+            self.number, self._since = number, time.monotonic()
 
     def epoch_ended(self) -> None:
         """Give what follows, a checkpoint, the time that it takes."""

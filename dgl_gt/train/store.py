@@ -32,8 +32,8 @@ from dgl_gt.run_files.run_directory import (
     RunDirectory,
     checkpoint_interval,
     checkpoints_in,
-    is_left_by,
     no_checkpoint,
+    starter_of,
 )
 from dgl_gt.run_files.run_record import EpochNumbers, PlanOfRun, RunRecord, values_of
 from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE, MODEL_FILE, read_bytes
@@ -117,14 +117,21 @@ class RunStore:
         self._identity = identity_of(self._config, self._factory_name, data, state.model)
         if self._beginning == "resumed":
             self._resume(state)
+
+    def begin(self, state: RunState) -> None:
+        """Write what the first epoch begins with; every rank calls it after :meth:`start`."""
         self._state, self._checkpoint_s = state, time.monotonic()
-        if self._directory and self._beginning != "new":
+        if self._directory and self._beginning == "new":
+            self._directory.forget_checkpoints()
+        elif self._directory:
             self._log.resume(state.epoch)
         if self._directory and self._beginning == "resumed":
             self._saved_epoch = _epoch_of_model(self._directory.out)
-            self._save_best(
-                state
-            )  # unless a later one is there, which a run that was killed wrote after its checkpoint
+            if self._saved_epoch <= state.history.best_epoch + 1:
+                self._save_best(state)
+            else:  # a run that was killed wrote a model after its checkpoint, and the record of that
+                record = self._directory.record() | {"finished": False, "started_by": self._started_by}
+                self._directory.write(model_files(None, self._config, self._shape, record))
             print(f"dgl-gt: resuming after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
         if self._profiler:
             self._profiler.start(state.epoch)
@@ -172,7 +179,7 @@ class RunStore:
         if self._profiler:
             self._profiler.write(self._directory, state.epoch, is_last)
         if is_last:
-            self._stop.number = stop or self._stop.number  # acts at the end of the block
+            self._stop.note_that_of_another(stop)  # acts at the end of the block
             return
         if stop:
             self._stop.epoch_ended()
@@ -210,7 +217,7 @@ class RunStore:
             return False
         if self._every_epochs:
             return epoch % self._every_epochs == 0
-        return time.monotonic() - self._checkpoint_s >= self._every_s
+        return time.monotonic() - self._checkpoint_s >= (self._every_s or math.inf)
 
     def _write_checkpoint(self, state: RunState) -> Path | None:
         """Write a checkpoint; every rank calls it, and rank 0 gets its path.
@@ -292,8 +299,11 @@ class RunStore:
             if self._directory:
                 failure = self._write_somewhere(state, record)
             self._state = None  # so that the end of the block writes nothing
-        if failure:
+        is_asked_to_stop = bool(signals or self._stop.number)
+        if failure and not is_asked_to_stop:
             raise InputError(failure)
+        if failure:
+            print(f"dgl-gt: {failure}", file=sys.stderr)
         if signals:
             signal.raise_signal(signals[0])
         return record
@@ -331,9 +341,12 @@ class RunStore:
 def _beginning(out, resume: bool | str, started_by: str) -> str:
     """How a run begins: "new", "resumed", or "again" in the directory that it made before its ranks failed."""
     if resume == "if_possible":
-        if not is_left_by(out, started_by):
+        left_by = starter_of(out)
+        if left_by.rpartition(" ")[0] != started_by.rpartition(" ")[0]:
             return "new"
-        return "resumed" if checkpoints_in(Path(out)) else "again"
+        if checkpoints_in(Path(out)):
+            return "resumed"
+        return "again" if left_by == started_by else "new"  # a notebook may start many runs
     if not isinstance(resume, (bool, np.bool_)):
         raise InputError(f"resume is {resume!r}; it must be True, False or 'if_possible'")
     return "resumed" if resume else "new"
@@ -354,6 +367,8 @@ def _latest_checkpoint(folder: Path) -> tuple[bytes, Path]:
 
 
 def _from_rank_0(content: bytes, comm: Comm) -> bytes:
+    if comm.world_size == 1:
+        return content  # a checkpoint may be large
     length = comm.broadcast_object(len(content))
     rows = (
         torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.zeros(length, dtype=torch.uint8)

@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -126,7 +127,7 @@ class OneOfSeveral:
 
 def values_of_runs(runs: list[OneOfSeveral]) -> dict:
     """The records of several runs as plain values, and the mean and standard deviation of their metrics."""
-    metrics = {"name": runs[0].record.metric.name}
+    metrics: dict[str, Any] = {"name": runs[0].record.metric.name}
     for name in ("validation", "test"):
         mean, deviation = _mean_and_deviation(runs, name)
         metrics[name] = {"mean": mean, "deviation": deviation}
@@ -160,7 +161,7 @@ def _rules(policy: PolicyOfRun) -> str:
 
 
 def _exchanged(run: RunRecord) -> str:
-    sent = run.exchanged_bytes_per_epoch
+    sent: Any = run.exchanged_bytes_per_epoch  # a number, because the run has ended
     if not run.policy:
         return format_bytes(sent)
     exact = run.policy.exact_bytes_per_epoch

@@ -69,8 +69,8 @@ def best_assignment(
     """
     num_initial = len(_INITIAL_PARTITIONS)
     adjacency = None if edge_weights is None else weighted_adjacency(graph, edge_weights)
-    population, has_kept_bounds = [], not balance.is_strict
-    started_s = time.monotonic()
+    population: list[_Candidate] = []
+    has_kept_bounds, started_s = not balance.is_strict, time.monotonic()
     for attempt in range(max(attempts, num_initial if balance.is_strict else 0)):
         if attempt >= attempts and has_kept_bounds:
             break
@@ -91,8 +91,8 @@ def best_assignment(
             insort(population, _Candidate(score, owner, even, attempt + 1), key=attrgetter("score"))
             del population[_POPULATION if attempts > 2 * num_initial else 1 :]
     best = population[0]
-    cost = f"predicted step {best.score[1]:.3g} s" if edge_weights is None else f"weight of cut edges {best.score[1]:g}"
-    progress(f"attempt {best.attempt} is kept: {cost}")
+    text = f"predicted step {best.score[1]:.3g} s" if edge_weights is None else f"weight of cut edges {best.score[1]:g}"
+    progress(f"attempt {best.attempt} is kept: {text}")
     return best.owner
 
 

@@ -178,7 +178,7 @@ def _checked_bounds(max_imbalance) -> dict[str, float]:
             f"max_imbalance bounds {', '.join(map(repr, unknown)) or 'nothing'}; name one or more of {', '.join(KINDS)}"
         )
     for name, bound in bounds.items():
-        if isinstance(bound, bool) or not isinstance(bound, Real) or not 1 <= bound < math.inf:
+        if isinstance(bound, bool) or not isinstance(bound, Real) or bound < 1 or not bound < math.inf:
             raise InputError(f"max_imbalance is {bound!r} for {name}; it must be a number from 1 (perfect balance)")
     return bounds
 

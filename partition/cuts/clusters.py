@@ -84,7 +84,7 @@ def _are_available(undirected: scipy.sparse.csr_array) -> bool:
     return native.is_available() and undirected.shape[0] < 2**31
 
 
-def _csr(undirected: scipy.sparse.csr_array) -> tuple[np.ndarray, np.ndarray, None]:
+def _csr(undirected: scipy.sparse.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """``indptr``, neighbours and edge weights as the compiled loops take them; all edges weigh one."""
     return np.ascontiguousarray(undirected.indptr, np.int64), np.ascontiguousarray(undirected.indices, np.int32), None
 

@@ -198,7 +198,7 @@ def count_masked(graph, order: np.ndarray, ptr: np.ndarray) -> dict[str, np.ndar
     }
 
 
-def row_type(held: int) -> type:
+def row_type(held: int) -> type[np.int32 | np.int64]:
     """The integer type of ids of this many rows."""
     return np.int32 if held < 2**31 else np.int64
 

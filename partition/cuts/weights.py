@@ -110,7 +110,7 @@ def least_weight_assignment(
 
 def quality_by_weights(graph: Graph, owner: np.ndarray, shares: np.ndarray, edge_values, node_values) -> dict:
     """The quality by weights, for those that are not None."""
-    figures = {}
+    figures: dict[str, float] = {}
     if edge_values is not None:
         cut, total = weight_of_cut(graph, owner, edge_values), float(edge_values.sum(dtype=np.float64))
         figures |= {"cut_weight": cut, "cut_weight_ratio": min(cut / total, 1.0) if total else 0.0}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from .costs import Costs
 from .figures import Figures
@@ -18,6 +19,8 @@ _SWAP_WORK = 5 * 10**7  # entries of tables that a search by swaps looks at, at 
 _RANDOM_STARTS, _MAX_RESTARTED = 8, 64  # searches from random orders, and the most parts for which they are quick
 _RESOLUTION = 1e9  # step times that differ by less than one part in this many are equal
 
+Seconds = Annotated[float, Meta(ge=0, le=1e300)]
+
 
 @dataclass(frozen=True)
 class Mapping:
@@ -27,9 +30,9 @@ class Mapping:
     shares: Literal["rank speeds", "equal"]  # what the sizes of the parts follow
     search: Literal["all orders", "swaps"]  # the best of all orders of the parts, or of searches that swap pairs
     rank_of_part: list[int]  # in the order in which the parts were cut
-    unmapped_s: float  # predicted time of a step with part i on rank i (s)
-    mapped_s: float  # with the mapping (s)
-    predicted_s: float  # after nodes have moved between the mapped parts (s)
+    unmapped_s: Seconds  # predicted time of a step with part i on rank i (s)
+    mapped_s: Seconds  # with the mapping (s)
+    predicted_s: Seconds  # after nodes have moved between the mapped parts (s)
 
 
 def best_mapping(figures: Figures, costs: Costs, profile: Profile) -> Mapping:

@@ -32,8 +32,8 @@ _Positive = Annotated[float, Meta(ge=_MIN, le=_MAX, description=_POSITIVE)]
 _NotNegative = Annotated[float, Meta(ge=0, le=_MAX, description=_NOT_NEGATIVE)]
 _PositiveByRank = Annotated[_Positive | list[_Positive], Meta(description=f"{_POSITIVE}, or one for each rank")]
 _ByRank = Annotated[_NotNegative | list[_NotNegative], Meta(description=f"{_NOT_NEGATIVE}, or one for each rank")]
-_OF_RANK = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s", "operation_s")
-_OF_RANK += ("bf16_product_speed", "bf16_edge_time")
+_OF_RANK: tuple[str, ...] = ("memory_bytes", "process_bytes", "stream_bytes_per_s", "simple_bytes_per_s")
+_OF_RANK += ("operation_s", "bf16_product_speed", "bf16_edge_time")
 _Key = Annotated[int, Meta(ge=1)]
 
 

@@ -67,7 +67,7 @@ class _Shards:
         """Count the training nodes that each part has under another assignment, (P, splits)."""
         if "train_mask" not in self.manifest["node_data"]:
             return None
-        counts = 0
+        counts: np.ndarray = np.zeros((), np.int64)
         for part, node_ids in enumerate(self.held_nodes()):
             owned = self.reader.rows(part)[0]
             mask = self.reader.data(part, "node_data", "train_mask", rows=owned)["train_mask"]
@@ -163,10 +163,10 @@ def _random_vertex_cut(shards: _Shards):
     touched, entered = _bit_table(shards), _bit_table(shards)
     edges = np.zeros(shards.parts, np.int64)
     for src, dst in shards.edges():
-        part = draw.choice(shards.parts, len(src), p=shards.shares)
-        _mark(touched, src, part)
-        _mark(entered, dst, part)
-        edges += np.bincount(part, minlength=shards.parts)
+        parts = draw.choice(shards.parts, len(src), p=shards.shares)
+        _mark(touched, src, parts)
+        _mark(entered, dst, parts)
+        edges += np.bincount(parts, minlength=shards.parts)
     touched |= entered
     holders = sum(_holds(touched, part).astype(np.int64) for part in range(shards.parts))
     place = draw.integers(0, np.where(holders, holders, shards.parts))

@@ -152,7 +152,17 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
     for name, record in manifest["encodings"].items():
         kind, described = encoding_column(name, record)
         _same(f"{kind}.{name}", manifest[kind].get(name), described)
-    _within("transforms.virtual_nodes", 1, user_node_count(manifest))
+        _within(f"{name}.landmarks", max(record.get("landmarks", [0])), figures.nodes - 1)
+    virtual, users = manifest["transforms"].get("virtual_nodes", {"nodes": 0, "edges": 0}), user_node_count(manifest)
+    _within("transforms.virtual_nodes", 1, users)
+    _same("transforms.virtual_nodes.edges", virtual["edges"], 2 * virtual["nodes"] * users)
+    _same(
+        VIRTUAL_NODE,
+        manifest["encodings"].get(VIRTUAL_NODE, {"columns": virtual["nodes"]})["columns"],
+        virtual["nodes"],
+    )
+    if manifest["mapping"]:
+        _same("mapping.rank_of_part", sorted(manifest["mapping"]["rank_of_part"]), range(parts))
     _within("transforms", sum(each["edges"] for each in manifest["transforms"].values()), manifest["edges"])
 
 

@@ -193,7 +193,7 @@ def choose_cut(
     A cut fits if its largest part needs at most ``rank_memory`` bytes. Where none does, the one that needs least is
     chosen, and :func:`check_memory` refuses it.
     """
-    candidates = [
+    candidates: list[dict] = [
         {
             "cut": layout.figures.cut,
             "predicted_seconds": costs.step_seconds(layout.figures, profile),

@@ -260,7 +260,7 @@ def _check_numbers(path: Path, tensors: dict, lengths: dict[str, int], manifest:
 
 
 def _versions() -> dict:
-    versions = {"python": platform.python_version()}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
     for distribution in ("dgl-gt", "numpy", "scipy", "pymetis", "safetensors"):
         try:
             versions[distribution] = metadata.version(distribution)

@@ -46,11 +46,11 @@ class COOGraph:
 
     def count_isolated(self) -> int:
         """Return how many of the ``num_nodes`` nodes have no edge to another node."""
-        has_edge = np.zeros(self.num_nodes, bool)
+        has_edge = np.zeros(self.num_nodes, np.bool_)
         for _, src, dst in self.slices():
             apart = src != dst
             has_edge[src[apart]] = has_edge[dst[apart]] = True
-        return self.num_nodes - int(np.count_nonzero(has_edge))
+        return len(has_edge) - int(np.count_nonzero(has_edge))
 
     @property
     def num_edges(self) -> int:

@@ -176,7 +176,8 @@ def build_graph(source: Graph | COOGraph, options: SourceOptions) -> Graph:
             graph = with_reverse_edges(graph)
         if options.self_loops:
             graph = with_self_loops(graph, options.self_loop_fill)
-        return graph if options.random_features is None else _with_random_features(graph, options)
+        width = options.random_features
+        return graph if width is None else _with_random_features(graph, width, options.seed)
     except MemoryError as error:
         raise _too_large(source.name, error) from error
 
@@ -186,12 +187,11 @@ def _too_large(source, error: MemoryError) -> InputError:
     return InputError(f"{name}: the graph does not fit into memory ({first_line(error)}); use a larger machine")
 
 
-def _with_random_features(graph: Graph, options: SourceOptions) -> Graph:
+def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
     if "feat" in graph.node_data:
         raise InputError(f"{graph.name} has features already; leave random_features (--random-features) out")
-    width = options.random_features
     check_fits_memory(f"{graph.name}: random features of width {width}", 4 * width * graph.num_nodes)
-    feat = np.random.default_rng(options.seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
+    feat = np.random.default_rng(seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
     return replace(graph, node_data={**graph.node_data, "feat": feat})
 
 
@@ -236,10 +236,10 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
 
         return ogb_dataset(source)
     if source.startswith("sample:"):
-        name, options = split_source_name(source, _SAMPLE_OPTIONS)
+        name, values = split_source_name(source, _SAMPLE_OPTIONS)
         if name != "communities":
             raise InputError(f"{source!r}: there is no sample graph {name!r}; the only one is sample:communities")
-        return replace(sample.communities(**options), name=source)
+        return replace(sample.communities(**values), name=source)
     return _open_file(Path(source), options)
 
 

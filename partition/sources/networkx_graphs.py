@@ -137,7 +137,7 @@ def _pajek(networkx, path: Path):
     Nodes have their labels as names, or their numbers, from 1, where a label is missing.
     A third number of a line is edge data ``weight``, by default 1; several relations are edge data ``relation``.
     """
-    count, labels, lines, section, relation = 0, {}, [], "", 0
+    count, labels, lines, section, relation = 0, dict[int, list[str]](), [], "", 0
     for number, line in numbered_lines(path):
         words = line_cells(path, number, line, None)
         if not words or words[0].startswith("%"):
@@ -167,8 +167,8 @@ def _pajek(networkx, path: Path):
                 "weight; correct it, or put other parts into files of their own"
             )
     if count > len(labels):
-        ends = np.zeros(len(lines), np.int64)
-        check_plausible_nodes(COOGraph(ends, ends, name=path.name), count, f"it states {count} vertices")
+        zeros = np.zeros(len(lines), np.int64)
+        check_plausible_nodes(COOGraph(zeros, zeros, name=path.name), count, f"it states {count} vertices")
     rows = [labels.get(number, []) for number in range(1, count + 1)]
     names = [(row or [""])[0] or str(number) for number, row in enumerate(rows, 1)]
     if twice := [name for name, times in Counter(names).items() if times > 1]:

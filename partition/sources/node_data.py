@@ -167,7 +167,8 @@ def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
             "line or the header, or close a quote"
         )
     columns = _roles(table, options)
-    ids, labels, masks, features = [], [], {key: [] for key in columns.masks}, []
+    ids, labels, features = list[str](), list[str](), []
+    masks: dict[str, list[np.ndarray]] = {key: [] for key in columns.masks}
     for lines, rows in parsed_blocks(table, table.cells, "the cells of a node", with_numbers=True):
         cells = list(zip(*rows))
         if columns.id is not None:

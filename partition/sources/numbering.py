@@ -83,7 +83,7 @@ def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
         are_ids &= len(distinct) == len(values) or distinct[-1] >= _FLOAT32_EXACT
         if not are_ids and len(distinct) >= _FEWEST_IDS:
             used = used_ids(source) if used is None else used
-            are_ids = len(used) >= _FEWEST_IDS and np.isin(used.astype(np.float32), distinct).all()
+            are_ids = len(used) >= _FEWEST_IDS and bool(np.isin(used.astype(np.float32), distinct).all())
         if are_ids:
             raise InputError(
                 f"{table.name}: column {name!r} has whole numbers as ids of nodes are; call it id; or, if rows are in node order, "
@@ -170,12 +170,12 @@ def _as_they_are(
     stating = next((each for each in columns if each.rows is not None), None)
     if stated is None and stating is not None:
         has_gaps = stating.ids is not None and not _is_range(stating)  # then the rows that it lacks are named below
-        stated = high + 1 if has_gaps else stating.rows
+        stated = high + 1 if has_gaps else stating.rows or 0
         if high >= stated:
-            used = used_ids(coo)
+            present = used_ids(coo)
             hint = "add its row" if stating.ids is not None else "add its row, or give the table a column of ids (id)"
             raise InputError(
-                f"{stating.name} ends at node {stated - 1}, but {coo.name} names node {used[np.searchsorted(used, stated)]}; {hint}"
+                f"{stating.name} ends at node {stated - 1}, but {coo.name} names node {present[np.searchsorted(present, stated)]}; {hint}"
             )
     from_one = f"{coo.name}: ids begin at 1, so node 0 has no edge; " if low == 1 and ids is None else None
     compact = "to number nodes from 0, and to keep the ids beside them, choose ids='compact' (--ids compact)"

@@ -105,7 +105,7 @@ def _read_split(folder: Path) -> dict[str, np.ndarray]:
 
 def _coo_graph(source: str, graph: dict, label: np.ndarray, split: dict) -> COOGraph:
     num_nodes = int(graph["num_nodes"])
-    node_data, edge_data = {}, {}
+    node_data, edge_data = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for key, value in graph.items():
         if value is None or key in ("edge_index", "num_nodes"):
             continue

@@ -57,13 +57,13 @@ def _check(nodes: int, degree: float, classes: int, features: int, signal: float
     for key, value, least in (("nodes", nodes, 10), ("classes", classes, 2), ("features", features, 1)):
         whole_number(f"sample:communities: {key}", value, least, _MAX_COUNT)
     whole_number("sample:communities: seed", seed, 0)
-    for key, value, fits, allowed in (
+    for key, given, fits, allowed in (
         ("degree", degree, 0 < degree <= nodes / 4, f"above 0 and at most nodes / 4 = {nodes / 4:g}"),
         ("classes", classes, classes <= nodes / 5, f"at most nodes / 5 = {nodes / 5:g}"),
         ("signal", signal, 1 < signal * classes < classes, "above 1 / classes and below 1"),
     ):
         if not fits:
-            raise InputError(f"sample:communities: {key}={value} is out of range; it must be {allowed}")
+            raise InputError(f"sample:communities: {key}={given} is out of range; it must be {allowed}")
     needed_bytes = 4 * nodes * features + int(24 * nodes * degree) + 8 * features * max(features, classes)
     check_fits_memory(f"sample:communities: nodes={nodes}, degree={degree} and features={features}", needed_bytes)
 

@@ -96,9 +96,9 @@ def _free_bytes(group: Path) -> float:
 
 def _quota(group: Path) -> float:
     """Return the number of processors that a control group's time quota amounts to."""
-    quota, period = (_lines(group / "cpu.max") or ["max 1"])[0].split()
-    if quota != "max":
-        return int(quota) / int(period)
+    text, period_text = (_lines(group / "cpu.max") or ["max 1"])[0].split()
+    if text != "max":
+        return int(text) / int(period_text)
     quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
     return quota / period if 0 < quota < float("inf") and 0 < period < float("inf") else float("inf")
 

@@ -43,7 +43,7 @@ def check_fill(source, fill) -> None:
     Without a source only the values are checked. None stands for none.
     """
     for value in fill.values() if isinstance(fill, dict) else () if fill is None else (fill,):
-        is_number = isinstance(value, Real) and not isinstance(value, bool) and -math.inf < value < math.inf
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and -math.inf != value < math.inf
         if not is_number and not (isinstance(value, str) and value in _FILLS):
             raise InputError(
                 f"self_loop_fill (--self-loop-fill) is {value!r}; it must be a finite number, {' or '.join(_FILLS)}, or one of these "

@@ -170,7 +170,7 @@ def choose_landmarks(adjacency: scipy.sparse.csr_array, count: int) -> np.ndarra
     """
     count_of = degrees(adjacency)
     by_degree = np.argsort(-count_of, kind="stable")[: np.count_nonzero(count_of)]
-    is_near, landmarks = np.zeros(len(count_of), bool), []
+    is_near, landmarks = np.zeros(len(count_of), bool), list[np.integer]()
     for node in by_degree:
         if len(landmarks) == count:
             break

@@ -169,6 +169,39 @@ def test_a_new_run_forgets_the_checkpoints_of_an_earlier_one_though_it_is_stoppe
     assert checkpoints_in(killed) == []
 
 
+def test_a_new_run_that_is_killed_before_its_first_epoch_leaves_nothing_to_go_on_from(sg, killed):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(sg, QUICK, killed, force=True, on_start=stop)
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        train_and_save(sg, QUICK, killed, resume=True)
+
+
+def test_ranks_that_start_again_may_train_for_more_epochs(sg, killed, capsys):
+    assert len(train_and_save(sg, QUICK.changed(epochs=14), killed, **STARTED_AGAIN)[1].losses) == 14
+    assert "resuming after epoch 8 of 14" in capsys.readouterr().err
+
+
+def test_a_model_later_than_the_checkpoint_keeps_its_record(sg, killed):
+    """As after a kill between them."""
+    record = json.loads((killed / "record.json").read_text())
+    model = killed / "model.safetensors"
+    values, state = MODEL_FILE.unpack(model.read_bytes())
+    model.write_bytes(MODEL_FILE.pack(values | {"best_epoch": 12}, state))
+    (killed / "record.json").write_text(json.dumps(record | {"best_epoch": 12}))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(sg, QUICK.changed(epochs=20), killed, resume=True, on_start=stop)
+    found = json.loads((killed / "record.json").read_text())
+    assert found["best_epoch"] == 12 and found["finished"] is False
+    assert "epochs: 20\n" in (killed / "config.yaml").read_text()
+
+
 def test_files_of_the_user_stay_beside_the_run(sg, tmp_path):
     """Such as the output of a job, which another process still writes; the mode of a file stays as well."""
     run, log = tmp_path / "run", None

@@ -3,8 +3,10 @@
 import argparse
 import os
 import re
+from dataclasses import asdict
 
 import pytest
+import yaml
 
 from dgl_gt.cli.main import main
 from dgl_gt.cli.options import add_config, add_settings, config_of
@@ -241,6 +243,22 @@ def test_settings_outside_their_sections_are_all_named(tmp_path):
     (tmp_path / "c.yaml").write_text("lr: 1\nhidden: 4\nepochs: 3\n")
     with pytest.raises(InputError, match="lr in optimizer; hidden in model$"):
         read_config(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize("architecture", ["gnn", "polynormer", "transformer"])
+def test_the_config_of_a_run_with_another_architecture(tmp_path, architecture):
+    """The defaults are those of the architecture, and what the file changes stays."""
+    for name in ("transformer", "gnn", "polynormer"):
+        values = asdict(read_config(architecture=name, hidden=16, norm="batch"))
+        (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
+        found = read_config(tmp_path / "c.yaml", architecture=architecture)
+        assert found == read_config(architecture=architecture, hidden=16, norm="batch")
+
+
+@pytest.mark.parametrize("settings", [{"architecture": "gnn\n"}, {"score": "dot\n"}, {"encodings": "degree\n"}])
+def test_a_name_ends_where_it_ends(settings):
+    with pytest.raises(InputError, match=f"^{next(iter(settings))} is"):
+        read_config(**settings)
 
 
 def test_a_section_is_a_section():

@@ -34,12 +34,14 @@ def sg(shards):
 def test_a_patience_that_has_run_out(sg, tmp_path):
     _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=11)
     assert record.best_epoch < 10  # so that patience 1 is over after epoch 11
+    files = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     with pytest.raises(
         InputError,
         match="patience is 1, and the checkpoint after epoch 11 has used it up, because its best model is that of epoch "
         f"{record.best_epoch};",
     ):
         train_and_save(sg, QUICK.changed(patience=1), tmp_path / "run", resume=True)
+    assert files == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
 
 
 def test_a_model_on_disk_that_is_older_than_the_checkpoint_is_written_again(tmp_path):

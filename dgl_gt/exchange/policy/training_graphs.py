@@ -26,6 +26,7 @@ from dgl_gt.ops.reference import random_lanes
 from dgl_gt.partition.figures.strategies import MIRROR
 
 from .policy import EDGE_SAMPLES, Policy
+from .transmission import Transmission
 
 _OF_SAMPLE, _OF_EDGES = -2, -3  # in place of a layer, in the seeds of a step's sample and of samples of edges
 _LEVELS = 2**16  # of a random lane
@@ -41,7 +42,8 @@ class TrainingGraphs:
 
     def __init__(self, sg: ShardedGraph, policy: Policy, seed: int):
         self.base, self.weights, self._masked = sg, None, []
-        self.policy, self._sg, self._transmission, self._seed = policy, sg, None, seed
+        self.policy, self._sg, self._seed = policy, sg, seed
+        self._transmission: Transmission | None = None
         self.is_exact = policy.is_exact or sg.comm.world_size == 1
         self._is_sampled = not self.is_exact and policy.sampled_share < 1
         if not self.is_exact and policy.exchanges_nothing:
@@ -84,7 +86,7 @@ class TrainingGraphs:
     def exact_bytes(self, step_bytes: list[int], evaluation_bytes: list[int]) -> int:
         """Return what all ranks would have sent in an exact step, from what this one sent in steps and evaluations."""
         if self._transmission is None:  # an exact step sends backward what it, or an evaluation, sends forward
-            exact = 2 * max(evaluation_bytes)
+            exact: float = 2 * max(evaluation_bytes)
         else:
             exact = (sum(step_bytes) + self._transmission.saved_bytes) / len(step_bytes)
         return round(float(self._sg.comm.all_reduce(torch.tensor([exact], dtype=torch.float64))[0]))

@@ -78,6 +78,7 @@ class Lane:
     et al. 2014).
     """
 
+    _shape: tuple[torch.Size, torch.dtype] | None  # of a row, and the type
     _there: torch.Tensor  # what the receivers have, where that is needed
     _here: torch.Tensor  # rows that are used in several steps
     _error: torch.Tensor
@@ -227,7 +228,8 @@ class Transmission:
         self._policy, self.comm, self._seed = policy, comm, seed
         self._lanes: dict[tuple[int, str], Lane | None] = {}
         self.clock, self._is_adaptive = Clock(), any(rule.mode.every == ADAPTIVE for rule in policy.rules)
-        self._step, self._exchange, self._layer = None, 0, -1
+        self._step: int | None = None
+        self._exchange, self._layer = 0, -1
         self.exchanges: dict[tuple[int, str], tuple] = {}
         self.saved_bytes = 0
 

@@ -14,7 +14,7 @@ from ..convolution_layer import ConvolutionLayer
 from .node_model import NodeModel
 
 
-@describing(GNNConfig, "architecture", "layers", "hidden", "heads")
+@describing(GNNConfig, "architecture", "layers", "hidden", "heads", "dropout")
 class GNN(NodeModel):
     """Graph neural network for node-level prediction on one graph: layers of :class:`ConvolutionLayer`.
 
@@ -32,7 +32,7 @@ class GNN(NodeModel):
     in_dim, hidden, out, layers, heads : int
         See :class:`GraphTransformer`.
     **options
-        The settings of the architecture, by name. ``dropout`` is 0 by default. With the input "none", the first layer
+        The settings of the architecture, by name: ``dropout``, by default 0, and those below. With the input "none", the first layer
         takes the features themselves.
 
     Raises
@@ -42,10 +42,11 @@ class GNN(NodeModel):
     """
 
     Config: ClassVar = GNNConfig
+    config: GNNConfig
 
     def __init__(self, in_dim: int, hidden: int, out: int, layers: int, heads: int, **options):
         super().__init__(in_dim, hidden, out, layers, heads, options)
-        config: GNNConfig = self.config
+        config = self.config
         for index in range(layers):
             layer = ConvolutionLayer(
                 in_dim if config.input == "none" and not index else hidden,
@@ -71,11 +72,11 @@ class GNN(NodeModel):
         return {"initial": view.source_rows(h)} if self.config.residual == "initial" else {}
 
     def _gate_of_global(self) -> tuple[str, float]:
-        config: GNNConfig = self.config
+        config = self.config
         return super()._gate_of_global() if config.gate == "none" else (config.gate, config.gate_start)
 
 
-@describing(PolynormerConfig, "architecture", "layers", "hidden", "heads")
+@describing(PolynormerConfig, "architecture", "layers", "hidden", "heads", "dropout")
 class Polynormer(GNN):
     """Polynormer (Deng et al., arXiv:2403.01232): a GAT with gates whose layers are summed, then global attention.
 
@@ -90,7 +91,7 @@ class Polynormer(GNN):
     in_dim, hidden, out, layers, heads : int
         See :class:`GraphTransformer`.
     **options
-        The settings of the architecture, by name. ``dropout`` is 0 by default.
+        The settings of the architecture, by name: ``dropout``, by default 0, and those below.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from ..layer import GraphTransformerLayer
 from .node_model import NodeModel
 
 
-@describing(GraphTransformerConfig, "architecture", "layers", "hidden", "heads")
+@describing(GraphTransformerConfig, "architecture", "layers", "hidden", "heads", "dropout")
 class GraphTransformer(NodeModel):
     """Graph transformer for node-level prediction on one graph.
 
@@ -46,7 +46,7 @@ class GraphTransformer(NodeModel):
         Number of columns of numbers and of kinds that describe an edge, see :class:`EdgeEncoder`; 0 and 0 for none.
         Each layer adds a linear map of them to its scores, one number for each head.
     **options
-        The settings of the architecture, by name. ``dropout`` is 0 by default.
+        The settings of the architecture, by name: ``dropout``, by default 0, and those below.
 
     Raises
     ------
@@ -55,6 +55,7 @@ class GraphTransformer(NodeModel):
     """
 
     Config = GraphTransformerConfig
+    config: GraphTransformerConfig
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class GraphTransformer(NodeModel):
         **options,
     ):
         super().__init__(in_dim, hidden, out, layers, heads, options)
-        config: GraphTransformerConfig = self.config
+        config = self.config
         has_edges = bool(edge_feats or edge_kinds)
         config.check_with_edges(has_edges)
         self.edge_encoder = EdgeEncoder(edge_feats, edge_kinds, config.edge_hidden) if has_edges else None

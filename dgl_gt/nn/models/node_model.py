@@ -25,6 +25,7 @@ class NodeModel(nn.Module):
     """Base class of the models for nodes; a subclass makes ``layers``, and then calls ``_make_end``."""
 
     Config: ClassVar[type[ModelConfig]]
+    phase: Tensor  # of a model with Polynormer's global attention
 
     def __init__(self, in_dim: int, hidden: int, out: int, layers: int, heads: int, options: dict[str, Any]):
         super().__init__()
@@ -44,19 +45,16 @@ class NodeModel(nn.Module):
         self.global_attention: nn.Module | None = None
         self._uses_global = True
         if config.global_attention == "polynormer":
-            beta, of_size = (
-                self._gate_of_global(),
-                (self.width, config.heads, config.global_layers, config.global_dropout),
-            )
+            of_size = (self.width, config.heads, config.global_layers, config.global_dropout)
             self.global_norm = nn.LayerNorm(self.width)
-            self.global_attention = PolynormerAttention(*of_size, *beta)
+            self.global_attention = PolynormerAttention(*of_size, *self._gate_of_global())
             self.global_output = make_output(config.output, self.width, out, config.activation)
             self.register_buffer("phase", torch.tensor(1))  # 0 while only the layers train; saved with the weights
             self.register_load_state_dict_post_hook(_follow_phase)
             self._set_uses_global(True)
         elif config.global_attention == "sgformer":
-            of_size = (self.in_dim, self.width, 1, config.global_layers, config.global_dropout)
-            self.global_attention = SGFormerAttention(*of_size)
+            layers, dropout = config.global_layers, config.global_dropout
+            self.global_attention = SGFormerAttention(self.in_dim, self.width, 1, layers, dropout)
 
     @property
     def width(self) -> int:
