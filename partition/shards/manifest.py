@@ -22,8 +22,7 @@ from dgl_gt.partition.system.output_checks import Kind
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.user_files import reading, text_array
 
-from .counts import check_counts, user_node_count
-from .schema import EdgeManifest, VertexManifest
+from .counts import EdgeManifest, VertexManifest, check_counts, user_node_count
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
@@ -327,7 +326,7 @@ class ShardReader:
         names = names or tuple(self.manifest[kind])
         return self._read(part, f"{kind}.safetensors", names, dict.fromkeys(names, rows))
 
-    def _read(self, part: int, file_name: str, names, lengths: dict[str, int | None]) -> dict:
+    def _read(self, part: int, file_name: str, names, lengths: dict[str, int]) -> dict:
         """Read arrays of a file, or the first ``lengths[name]`` rows of each."""
         path = self.directory / f"part{part}" / file_name
         try:
