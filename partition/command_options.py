@@ -11,7 +11,7 @@ from functools import partial
 from dgl_gt.partition.figures.costs import read_costs
 from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.partition.sources.options import IDS
-from dgl_gt.partition.sources.text_table import parses
+from dgl_gt.partition.sources.text_table import SHOWN, parses
 from dgl_gt.partition.system.units import parse_size
 from dgl_gt.partition.system.user_files import regular_file
 
@@ -181,7 +181,7 @@ def size_in_bytes(text: str) -> int:
 def self_loop_fill(text: str):
     """Convert the text of --self-loop-fill to a number or a word, or to a dict of these by edge data."""
     if "=" in text:
-        return {name: self_loop_fill(value) for name, value in _pairs("--self-loop-fill", text).items()}
+        return {name: self_loop_fill(value) for name, value in _pairs("--self-loop-fill", text, str.rpartition).items()}
     for number in (int, float):
         try:
             return number(text)
@@ -217,15 +217,20 @@ def _number(option: str, text: str) -> float:
 
 def _column_names(option: str, text: str) -> list[str]:
     """Convert the text of --features or --skip to names of columns."""
-    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])] if "\n" not in text else []
+    try:
+        names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""])]
+    except csv.Error:  # for example for a lone carriage return
+        names = []
     if not all(names) or not names:
-        raise InputError(f"{option} is {text!r}; write names of columns with commas between them, none of them empty")
+        raise InputError(
+            f"{option} is {text[:SHOWN]!r}; write names of columns with commas between them, none of them empty"
+        )
     return names
 
 
-def _pairs(option: str, text: str) -> dict[str, str]:
+def _pairs(option: str, text: str, split: Callable = str.partition) -> dict[str, str]:
     """Convert a text such as ``a=1,b=2`` to a dict."""
-    pairs = [pair.partition("=") for pair in text.split(",")]
+    pairs = [split(pair, "=") for pair in text.split(",")]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     if not all(found) or not all(found.values()) or len(found) < len(pairs):
         raise InputError(f"{option} {text!r} must hold NAME=VALUE, with commas between pairs, each NAME once")

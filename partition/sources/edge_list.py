@@ -14,7 +14,19 @@ from dgl_gt.partition.errors import InputError, SourceWarning, printable
 from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph, as_float32_if_exact
-from .text_table import MISSING, SHOWN, TextTable, are_whole, is_named, listed, open_table, parsed_blocks, parses
+from .text_table import (
+    FLOAT64_EXACT,
+    MISSING,
+    SHOWN,
+    TextTable,
+    are_whole,
+    is_named,
+    listed,
+    open_table,
+    parsed_blocks,
+    parses,
+    text_blocks,
+)
 
 _ENDS = (  # names of source and destination, without marks and words such as id; the later ones are known together alone
     ("src source from orig origin node1 id1 nodeid1", "dst dest destination tgt target to node2 id2 nodeid2"),
@@ -22,6 +34,8 @@ _ENDS = (  # names of source and destination, without marks and words such as id
     ("u", "v"),
 )
 _FILLER = re.compile(r"(node|vertex|id|name)+$")
+_DIMACS = re.compile(r"^[#%]?[ \t]*p[ \t]+(edges?|col|sp|max)[ \t]+\d+[ \t]+\d+[ \t]*$", re.MULTILINE)
+_IDENTIFIER = re.compile(r"[_\d]|[a-z][A-Z]")  # in a word that is no prose
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _PADDED = re.compile(r"0[0-9]+")
 _MAYBE_PADDED = re.compile(r"0(?<![\w.+-]0)[0-9]")
@@ -35,7 +49,12 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     Where ids are names, they are numbered as they appear, and a first line without known names is a header only if its
     words are nowhere else in the file, unlike those of most lines.
     """
-    table = open_table(path, _fit, lambda words: all(_known_ends(words)))
+    table = open_table(path, _fit, _has_header)
+    if _DIMACS.search(next(text_blocks(path), (1, ""))[1][:10_000]):
+        raise InputError(
+            f"{path} has the line of counts of DIMACS, 'p NAME NODES EDGES'; keep the lines of edges alone, without "
+            "their first letter: grep '^[ea] ' FILE | cut -d' ' -f2- > NEW.txt"
+        )
     first, line = table.header or table.first_row, table.header_line or table.first_line
     if first and table.width < 2:
         raise InputError(
@@ -48,7 +67,7 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
             mark = {",": "commas", ";": "semicolons", "\t": "tabs"}.get(table.delimiter or "", "spaces")
             coo.notes += (f"{path.name}: ids are text between {mark}, such as {some}; the {len(names)} names are kept",)
     else:
-        coo = _read(table, are_padded=ids is not None)
+        coo = _read(replace(table, has_names=not table.first_row), are_padded=ids is not None)
         if table.header is not None and any(parses(float, cell) for cell in table.header):
             coo.notes += (table.header_note,)
     if table.header_note in coo.notes:
@@ -85,6 +104,14 @@ def _known_ends(header: list[str]) -> list[list[int]]:
     return (strong + weak + [found[1]])[0]
 
 
+def _has_header(table: TextTable) -> bool:
+    """Return whether a comment is the header: it names both ends, or stands in the columns of several, as no text does."""
+    header = table.header or []
+    src, dst = _known_ends(header)
+    is_header = table.is_sure or any(_IDENTIFIER.search(word) for word in header)
+    return bool(src and dst) or (is_header and (table.width > 2 or bool(src or dst)))
+
+
 def _begins_with_text(table: TextTable) -> bool:
     ends = [0, 1] if _has_unknown_header(table) else _edge_columns(table)[0]
     cells = [table.first_row[column] for column in ends if column < len(table.first_row)]
@@ -111,7 +138,9 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
         dst = dst or [1 - src[0]]
     elif not (src and dst):
         missing = "the destination" if src else "the source"
-        raise InputError(f"{where}, and none of them is known as {missing} of edges; {allowed}")
+        raise InputError(
+            f"{where}, and none of them is known as {missing} of edges; {allowed}, or remove a line that is no header"
+        )
     extra: dict[str, int] = {}
     left_out = []
     for column, (name, cell) in enumerate(zip(table.header, table.first_row)):
@@ -154,23 +183,40 @@ def _read(table: TextTable, names: dict[str, int] | None = None, *, are_padded: 
     """
     ends, extra, left_out = _edge_columns(table)
     what = (
-        "two names" if names is not None else "two node ids (whole numbers from 0; others: ids='names' (--ids names))"
+        "two names"
+        if names is not None
+        else "two node ids (whole numbers from 0, not padded; others: ids='names' (--ids names))"
     )
     wanted = f"{what} and a number in each of: {listed([*extra])}" if extra else what
+    parser = _Parser(table, ends, extra, names, are_padded)
     src, dst = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     pieces: dict[str, list[np.ndarray]] = {key: [] for key in extra}
-    for _, rows in parsed_blocks(table, _Parser(table, ends, extra, names, are_padded), wanted):
+    for _, rows in parsed_blocks(table, parser, wanted):
         for pieces_of_end, column in zip((src, dst), ends):
             numbers = rows[f"f{column}"]
             pieces_of_end.append(numbers.astype(np.int32 if numbers.max() < 2**31 else np.int64))
         for key, column in extra.items():
             pieces[key].append(rows[f"f{column}"].copy())
+    for key, some in pieces.items():
+        _check_exact(table, key, some, parser.inexact.get(extra[key]))
     edge_data = {key: as_float32_if_exact(np.concatenate(some)) for key, some in pieces.items() if some}
     coo = COOGraph(np.concatenate(src), np.concatenate(dst), None, {}, edge_data, table.path.name, left_out=left_out)
     _check_first_line(table, coo, names is not None)
     if names is not None:
         coo.node_names = text_array(list(names), f"{table.path}: names")
     return coo
+
+
+def _check_exact(table: TextTable, key: str, pieces: list[np.ndarray], inexact: str | None) -> None:
+    """Raise :class:`InputError` where a whole number of a column of floats would lose digits."""
+    if pieces and pieces[-1].dtype.kind == "f":
+        large = (piece[np.abs(piece) >= FLOAT64_EXACT].tolist() for piece in pieces if piece.dtype.kind == "i")
+        inexact = next((str(each) for some in large for each in some if not _is_exact(str(each))), inexact)
+    if inexact is not None:
+        raise InputError(
+            f"{table.path}: edge data {key!r}: the whole number {inexact} would lose digits in a column of floats; write "
+            "only whole numbers below 2**63 or only floats in this column"
+        )
 
 
 def _check_first_line(table: TextTable, coo: COOGraph, are_names: bool) -> None:
@@ -197,6 +243,7 @@ class _Parser:
         self, table: TextTable, ends: list[int], extra: dict[str, int], names: dict[str, int] | None, are_padded: bool
     ):
         self.table, self.ends, self.are_padded = table, ends, are_padded
+        self.inexact: dict[int, str] = {}  # for columns of floats, a whole number that would lose digits
         whole = [column for column in extra.values() if _WHOLE.fullmatch(table.first_row[column])]
         kinds = dict.fromkeys(extra.values(), "f8") | dict.fromkeys([*whole, *ends], "i8")
         self.kinds = [kinds.get(column, "U1") for column in range(table.width)]
@@ -216,6 +263,10 @@ class _Parser:
         src, dst = (rows[f"f{column}"] for column in self.ends)
         if min(src.min(), dst.min()) < 0:
             raise ValueError("negative node id")
+        for column in (column for column, kind in enumerate(self.kinds) if kind == "f8"):
+            if (np.abs(rows[f"f{column}"]) >= FLOAT64_EXACT).any():
+                words = [word for word in self._words(lines, column) if _WHOLE.fullmatch(word) and not _is_exact(word)]
+                self.inexact |= {column: words[0]} if words else {}
         checked = self.ends if not self.are_padded and _MAYBE_PADDED.search(lines) else []
         if any(_PADDED.fullmatch(word) for column in checked for word in self._words(lines, column)):
             raise ValueError("a number would lose its leading zeros")
@@ -273,3 +324,9 @@ def _number_of(cell: str, names: dict[str, int]) -> int:
     if not name:
         raise ValueError("an end of an edge is empty")
     return names.setdefault(name, len(names))
+
+
+def _is_exact(word: str) -> bool:
+    """Return whether int64 and float64 both hold this whole number exactly."""
+    number = int(word)
+    return abs(number) < 2**63 and int(float(number)) == number

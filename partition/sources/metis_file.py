@@ -38,9 +38,9 @@ def read_metis(path: Path) -> COOGraph:
     before = has_size + weights
     numbers, counts = _all_numbers(path, number)
     if counts[n:].any() or len(counts) < n - (before == 0):  # an empty last line without a newline looks like none
+        cause = "correct" if len(counts) > n else "the file may be truncated: fetch it again, or correct"
         raise InputError(
-            f"{path}: {len(counts)} lines of neighbours for the {n} nodes of the header; the file may be truncated: fetch it "
-            "again, or correct the header"
+            f"{path}: {len(counts)} lines of neighbours for the {n} nodes of the header; {cause} the header"
         )
     counts = np.append(counts, [0])[:n]
     odd = (counts < before) | (((counts - before) % 2 == 1) & has_edge_weights)

@@ -112,10 +112,20 @@ def _columns(rows: list[dict], what: str, names: list) -> tuple[dict[str, np.nda
         for row, name in zip(rows, names):
             if key not in row or not _is_numeric(row[key]):
                 raise InputError(f"{what} {name!r} has no number for {key!r}, which others have; set it for all")
+        if str(key) in columns:
+            raise InputError(f"{what} data have the name {str(key)!r} twice, as a str and as another type; rename one")
+        values = [row[key] for row in rows]
         try:
-            columns[str(key)] = as_float32_if_exact(np.array([row[key] for row in rows]))
+            column = np.array(values)
         except (TypeError, ValueError, OverflowError):
             raise InputError(f"{what} data {key!r} differ in length or type; make them alike") from None
+        for value in values if column.dtype == np.float64 else ():  # among floats, and some integers beyond 64 bits
+            if isinstance(value, Integral) and (abs(int(value)) >= 2**63 or float(value) != value):
+                raise InputError(
+                    f"{what} data {key!r}: the whole number {value} would lose digits in a column of floats; write only whole "
+                    "numbers below 2**63 or only floats"
+                )
+        columns[str(key)] = as_float32_if_exact(column)
     return columns, others
 
 

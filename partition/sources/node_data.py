@@ -26,6 +26,8 @@ _ID_NAMES = ("node", "id", "node_id", "nodeid")
 _LABEL_NAMES = ("label", "labels", "y", "class", "target")
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
+_DOUBTFUL = {"?", "-", "-1", "unknown", "none"}  # classes that may stand for no label
 _BRACKETS, _COMMAS = str.maketrans("[]()", "    "), str.maketrans(",;", "  ")
 
 
@@ -72,9 +74,8 @@ def with_columns(source: Graph | COOGraph, columns: Sequence[NodeColumns]) -> Gr
         notes, left_out = notes + each.notes, left_out + each.left_out
         classes = classes if each.classes is None else each.classes
     label = node_data.get("label")
-    if classes is None and label is not None and label.shape == (source.num_nodes,) and label.dtype.kind in "iuf":
-        for each in columns:
-            _check_no_leak(each, label)
+    if label is not None and label.shape == (source.num_nodes,) and label.dtype.kind in "iuf":
+        notes += tuple(note for each in columns for note in _check_no_leak(each, label, classes is not None))
     source = replace(source, left_out=left_out, notes=notes, class_names=classes)
     if isinstance(source, COOGraph):
         return replace(source, node_data=node_data)
@@ -83,14 +84,24 @@ def with_columns(source: Graph | COOGraph, columns: Sequence[NodeColumns]) -> Gr
     return source
 
 
-def _check_no_leak(columns: NodeColumns, label: np.ndarray) -> None:
-    """Raise :class:`InputError` if a column of features equals the labels; both in the order of the same nodes."""
+def _check_no_leak(columns: NodeColumns, label: np.ndarray, are_names: bool) -> list[str]:
+    """Raise :class:`InputError` if a column of features equals the labels; both in the order of the same nodes.
+
+    Returns a note for each column that tells every label by other numbers, where several nodes share most labels. The
+    numbers of labels that ``are_names`` equal no column but by chance.
+    """
     known = ~np.isnan(label) if label.dtype.kind == "f" else label >= 0
-    if len(np.unique(label[known])) < 2:
-        return
-    for key, column in columns.features.items():
-        if column.shape[1] == 1 and np.array_equal(column[known, 0], label[known]):
+    notes, classes = [], len(np.unique(label[known]))
+    for key, column in columns.features.items() if classes > 1 else ():
+        if column.shape[1] > 1:
+            continue
+        if not are_names and np.array_equal(column[known, 0], label[known]):
             raise InputError(f"{columns.name}: column {key!r} equals the labels; leave it out: --skip {quoted(key)}")
+        if 2 * classes >= known.sum() or len(np.unique(column[known])) != classes:
+            continue
+        if len(np.unique(np.column_stack([column[known, 0], label[known]]), axis=0)) == classes:
+            notes.append(f"{columns.name}: column {key} tells the label of every row; to skip it: --skip {quoted(key)}")
+    return notes
 
 
 def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
@@ -111,7 +122,9 @@ def as_classes(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | Non
 
 def class_note(name: str, classes: tuple[str, ...]) -> str:
     """Say which names became classes."""
-    return f"{name}: {len(classes)} classes from text: {listed(classes)}"
+    doubtful = ", ".join(each for each in classes if each.lower() in _DOUBTFUL)
+    doubt = f"; {doubtful} is a class, too: for a node without a label, leave the cell empty" if doubtful else ""
+    return f"{name}: {len(classes)} classes from text: {listed(classes)}{doubt}"
 
 
 def unlabelled(label: np.ndarray, cells: Sequence[str]) -> str:
@@ -151,6 +164,7 @@ class _Roles:
     masks: dict[str, int]
     features: list[int]
     left_out: dict[int, str]  # and why
+    unnamed: int | None  # in a table without ids, the first column of numbers without a name
 
 
 def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
@@ -158,7 +172,7 @@ def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
 
     ``options`` may name the label, the features, or columns to skip.
     """
-    table = open_table(path, _fit, lambda words: _fit([words]) > 0)
+    table = open_table(path, _fit, _has_header)
     if table.header is None or not table.first_row:
         raise InputError(f"{path}: a node table needs a header that names its columns, then a line for each node")
     if len(table.first_row) != table.width:
@@ -167,7 +181,7 @@ def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
             "line or the header, or close a quote"
         )
     columns = _roles(table, options)
-    ids, labels, features = list[str](), list[str](), []
+    ids, labels, unnamed, features = list[str](), list[str](), list[str](), []
     masks: dict[str, list[np.ndarray]] = {key: [] for key in columns.masks}
     for lines, rows in parsed_blocks(table, table.cells, "the cells of a node", with_numbers=True):
         cells = list(zip(*rows))
@@ -176,9 +190,13 @@ def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
             if "" in cells[columns.id]:
                 raise _misfit(table, columns.id, lines[cells[columns.id].index("")], "", "the id of a node")
         labels += [] if columns.label is None else cells[columns.label]
+        unnamed += [] if columns.unnamed is None else cells[columns.unnamed]
         for key, column in columns.masks.items():
             masks[key].append(_numbers(table, column, lines, cells[column], "0 or 1, or true or false"))
         features.append([_features(table, column, lines, cells[column]) for column in columns.features])
+    index = [number for cell in unnamed if (number := _number(cell)) is not None]  # as pandas writes it
+    if len(index) == len(unnamed) and index != sorted(index):
+        raise InputError(f"{path}: the column without a name has numbers in no order; call it id, or remove it")
     data = {key: np.concatenate(pieces) for key, pieces in masks.items()}
     by_name = {
         table.header[column]: np.concatenate([block[place] for block in features])
@@ -236,7 +254,7 @@ def _roles(table: TextTable, options: SourceOptions) -> _Roles:
     left_out = {}
     for i in others:
         cell, name = table.first_row[i], header[i]
-        if _DECIMAL_COMMA.fullmatch(cell):
+        if _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell):
             raise InputError(
                 f"{table.path}, line {table.first_line}: column {name!r} holds {cell!r}; write {cell.replace(',', '.')} for one "
                 f"number or [{cell}] for two, or leave the column out with skip (--skip {quoted(name)})"
@@ -246,7 +264,13 @@ def _roles(table: TextTable, options: SourceOptions) -> _Roles:
             if wanted:
                 raise InputError(f"{table.path}: column {name!r} holds {cell!r}; features (--features) must be numbers")
     features = [i for i in others if i not in left_out]
-    return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, left_out)
+    unnamed = (i for i in left_out if not is_named(header[i]) and not id_ and _number(table.first_row[i]) is not None)
+    return _Roles(next(iter(id_), None), next(iter(label), None), masks, features, left_out, next(unnamed, None))
+
+
+def _has_header(table: TextTable) -> bool:
+    """Return whether a comment is the header: it stands in columns, or has a known name."""
+    return table.is_sure or table.delimiter is None or _fit([table.header or []]) > 0
 
 
 def _fit(rows: list[list[str]]) -> int:
@@ -260,6 +284,8 @@ def _row_numbers(table: TextTable, cell: str) -> list[float | None]:
 
     A comma stands between numbers, but not where semicolons stand between columns: there 1,5 may be one and a half.
     """
+    if _THOUSANDS.fullmatch(cell):  # 1,000 may be a thousand
+        return [None]
     cell = cell.translate(_BRACKETS)
     return [_number(word) for word in (cell if table.delimiter == ";" else cell.translate(_COMMAS)).split()]
 

@@ -6,7 +6,7 @@ import csv
 import gzip
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ _BLOCK_BYTES = 1 << 22  # parsing takes about ten times as much memory
 _LONGEST_LINE_BYTES = 1 << 28
 _MARKS = "\t;,"  # between columns; of two that split all lines, the later one is in names, or in numbers such as 0,5
 _NO_WORDS = {*MISSING, "?", "-"}
-_FLOAT64_EXACT = 2**53  # float64 holds every whole number below
+FLOAT64_EXACT = 2**53  # float64 holds every whole number below
 _WHOLE_FLOAT = re.compile(r"[0-9]+(\.0*)?|[0-9](\.[0-9]+)?e\+[0-9]+", re.IGNORECASE)  # as pandas and R write it
 _SAMPLE_LINES = 50
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
@@ -112,6 +112,7 @@ class TextTable:
     first_line: int = 0  # line of the first row
     preamble: str = ""  # the comments before the first row
     is_sure: bool = False  # that the header is one
+    has_names: bool = True  # so that a row may look like a comment
 
     @property
     def width(self) -> int:
@@ -143,14 +144,15 @@ class TextTable:
 
 
 def open_table(
-    path: Path, known: Callable[[list[list[str]]], int], is_header: Callable[[list[str]], bool]
+    path: Path, known: Callable[[list[list[str]]], int], is_header: Callable[[TextTable], bool]
 ) -> TextTable:
     """Find the format of a table.
 
     The mark between columns is one that splits all of the first lines in the same way; of several, the one for which
     ``known`` of the rows is largest, and then the likeliest. The first line is a header if it has no number, or has
-    text where all other of the first lines have numbers. So is a comment before it with a word for each column, if
-    ``is_header`` of the words.
+    text where all other of the first lines have numbers. So is a comment before it with a word for each column, none of
+    them a number, if ``is_header`` of the table that it makes; of several comments the one that ``known`` and the marks
+    between its words make likeliest, then the last.
     """
     comments, lines = _first_lines(path)
     if not lines:
@@ -164,12 +166,17 @@ def open_table(
     if not rows:
         return TextTable(path, delimiter, header, header_line)
     before = [each for each in comments if each[0] < lines[0][0]]
-    for number, comment in before[-1000:] if header is None else ():
-        for words in (line_cells(path, number, comment, mark) for mark in (None, delimiter)):
-            if len(words) == len(rows[0]) and is_header(words):
-                header, header_line = words, number
     preamble = "\n".join(comment for _, comment in before)
-    return TextTable(path, delimiter, header, header_line, rows[0], lines[0][0], preamble, is_sure)
+    table = TextTable(path, delimiter, header, header_line, rows[0], lines[0][0], preamble, is_sure)
+    likeliest, commented = (0, False), table
+    for number, comment in before[-1000:] if header is None else ():
+        words = line_cells(path, number, comment, delimiter)
+        in_columns = delimiter is not None and len(words) == table.width
+        words = words if in_columns else line_cells(path, number, comment, None)
+        likely = (known([words]), in_columns)
+        if len(words) == table.width and likely >= likeliest and not any(parses(float, word) for word in words):
+            likeliest, commented = likely, replace(table, header=words, header_line=number, is_sure=in_columns)
+    return commented if commented is not table and is_header(commented) else table
 
 
 def _first_lines(path: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
@@ -250,22 +257,27 @@ def parsed_blocks(
             parsed = parse("\n".join(line for _, line in rows))
         except ValueError:
             number, line = first_bad_line(rows, parse)
+            where = f"{table.path}, line {number}: {line.strip()[:SHOWN]!r}"
+            if parses(table.cells, line):
+                raise InputError(f"{where} must hold {wanted}; correct it") from None
             as_what = "the first line" if table.header is None else "the header"
             raise InputError(
-                f"{table.path}, line {number}: {line.strip()[:SHOWN]!r} must hold {wanted}, in as many columns as "
-                f"{as_what}, {table.width}, and each quote must end in its line; correct it, or begin it with # if it is no row"
+                f"{where} must have as many columns as {as_what}, {table.width}, and each quote must end in its line; correct "
+                "it, or begin with # what is no row, such as a line of counts"
             ) from None
         yield [number for number, _ in rows], parsed
 
 
 def _check_comments(table: TextTable, lines: list[tuple[int, str]]) -> None:
-    """Raise :class:`InputError` where a line among the rows may be one whose first name begins with # or %."""
-    for number, line in lines:
-        is_comment = number > max(table.header_line, table.first_line) and line.lstrip().startswith(COMMENTS)
-        if is_comment and table.delimiter and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
+    """Raise :class:`InputError` where a comment may be a row whose first name begins with # or %."""
+    for number, line in lines if table.has_names else ():
+        line = line.strip(" ")
+        name = line.lstrip("".join(COMMENTS))[:1] if line.startswith(COMMENTS) and number != table.header_line else ""
+        is_row = name.isalnum() or (name.strip() and number > table.first_line)  # before rows, dashes are usual
+        if is_row and len(line_cells(table.path, number, line, table.delimiter)) == table.width:
             raise InputError(
-                f"{table.path}, line {number}: {line.strip()[:SHOWN]!r} begins like a comment, but has {table.width} "
-                "columns, as rows have; remove it if it is one, or give its name another first letter"
+                f"{table.path}, line {number}: {line[:SHOWN]!r} begins like a comment, but has {table.width} columns, as "
+                "rows have; put a name that begins with # or % in quotes, or remove the line"
             )
 
 
@@ -281,7 +293,7 @@ def listed(names: Sequence[str]) -> str:
 
 def are_whole(words: list[str]) -> bool:
     """Return whether all words are whole numbers from 0, also as floats: 1.0, 1e+05; but 1e5 may be a part of a hash."""
-    return all(_WHOLE_FLOAT.fullmatch(word) and float(word) % 1 == 0 and float(word) < _FLOAT64_EXACT for word in words)
+    return all(_WHOLE_FLOAT.fullmatch(word) and float(word) % 1 == 0 and float(word) < FLOAT64_EXACT for word in words)
 
 
 def is_named(column: str) -> bool:

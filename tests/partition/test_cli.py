@@ -15,6 +15,7 @@ import pytest
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, console, partition
+from dgl_gt.partition.command_options import self_loop_fill
 
 SAMPLE = "sample:communities?nodes=400&seed=1"
 
@@ -236,6 +237,8 @@ def test_wrong_types_from_python(arguments, message):
         (["--target-weights", "1,2,3"], "--target-weights are [1.0, 2.0, 3.0]"),
         (["--skip", "a,,b"], "--skip is 'a,,b'"),
         (["--features", "a\nb"], r"--features is 'a\nb'"),
+        (["--features", "f0\rf1"], r"--features is 'f0\rf1'"),
+        (["--features", "f" * 140_000], "--features is 'ffff"),  # more than csv takes
         (["--attempts", str(10**30)], "must be a whole number from 1 to 10,000"),
     ],
 )
@@ -260,6 +263,10 @@ def test_numbers_that_options_do_not_take(capsys, options, message):
         main(["partition", SAMPLE, "--parts", "2", "--out", "shards", *options])
     last = capsys.readouterr().err.splitlines()[-1]
     assert stopped.value.code == 2 and message in last and len(last) < 200
+
+
+def test_fills_of_edge_data_of_any_name():
+    assert self_loop_fill("a=b=zero,c=1") == {"a=b": "zero", "c": 1} and self_loop_fill("mean") == "mean"
 
 
 def test_one_of_each(capsys):

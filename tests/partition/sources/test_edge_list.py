@@ -138,6 +138,8 @@ def test_columns_keep_their_digits(tmp_path, small_blocks):
     }
     assert data["ns"].tolist() == [1700000000123456789, 1700000000123456790]
     assert data["unix"].tolist() == [1700000000.25, 3] and data["late"].tolist() == [7, 2.5]
+    for number in ("9223372036854775808", "99999999999999999999"):
+        refused(written(tmp_path / "g.csv", f"src,dst,ns\n0,1,2\n1,2,{number}\n"), "'ns'", number)
 
 
 def test_columns_left_out_are_named(tmp_path):
@@ -183,6 +185,13 @@ def test_gzip_that_unpacks_beyond_reason(tmp_path, monkeypatch):
     refused(written(tmp_path / "g.graph.gz", "% c\n" * (1 << 18)), "unpacks to over 500 times")
     sound = written(tmp_path / "g.txt.gz", "\n".join(f"{i} {i + 1}" for i in range(20_000)))
     assert load_graph(sound).num_edges == 20_000
+
+
+@pytest.mark.parametrize("rows", [(f"0,1,{2**60 + 1}", "1,2,0.5"), ("1,2,0.5", f"0,1,{2**60 + 1}")])
+@pytest.mark.parametrize("gap", ["", "5,6,7\n" * 20])
+def test_whole_numbers_that_floats_do_not_hold(tmp_path, small_blocks, rows, gap):
+    path = written(tmp_path / "g.csv", f"src,dst,time\n{rows[0]}\n{gap}{rows[1]}\n")
+    refused(path, "g.csv", "'time'", f"{2**60 + 1}")
 
 
 def test_whole_numbers_that_floats_hold(tmp_path, small_blocks):

@@ -97,6 +97,9 @@ def test_names_of_both_ends(tmp_path, header, listed):
         ("# FromNodeId ToNodeId Weight\n# Nodes: 3 Edges: 2\n0 1 2\n1 2 3\n", "0>1 1>2", {"Weight": [2, 3]}),
         ("# FromNodeId ToNodeId Weight\n0\t1\t2\n1\t2\t3\n", "0>1 1>2", {"Weight": [2, 3]}),
         ("# source target weight\n# x y km\n0 1 2\n1 2 3\n", "0>1 1>2", {"weight": [2, 3]}),
+        ("#a,source\n0,1\n1,2\n", "1>0 2>1", {}),
+        ("# from 1990 to 2000\n0 1 5 2\n1 2 3 1\n", "0>1 1>2", {}),  # prose
+        ("# distance from 0 to 5\n0 1 5 2 1\n1 2 3 1 1\n", "0>1 1>2", {}),
         ("u,v,source,target\n0,1,5,6\n1,2,6,7\n", "5>6 6>7", {"u": [0, 1], "v": [1, 2]}),
         ("source,target,start,end\n0,1,5,6\n1,2,6,7\n", "0>1 1>2", {"start": [5, 6], "end": [6, 7]}),
     ],
@@ -110,6 +113,10 @@ def test_the_header_is_the_line_that_names_both_ends(tmp_path, text, listed, dat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("#BioGRID Interaction ID\tEntrez A\tEntrez B\n0\t3\t1\n1\t4\t2\n", ["line 1", "Entrez A"]),
+        ("#a,b,c\n# made by x\n0,3,1\n1,4,2\n", ["line 1", "a, b, c"]),
+        ("# edge_id user_a user_b\n0 3 1\n1 4 2\n", ["line 1", "user_a"]),
+        ("#weight,source,x\n0,3,1\n1,4,2\n", ["line 1", "weight", "destination"]),
         ("gene_a\tgene_b\tscore\nTP53\tMDM2\t0.9\nBRCA1\tBARD1\t0.8\n", ["line 1", "gene_a"]),
         ("gene_a\tgene_b\tscore\nTP53\tMDM2\t0.9\n", ["line 1", "gene_a"]),
         ("source,from,to\n1,10,20\n1,20,30\n", ["line 1", "source and from"]),
@@ -179,13 +186,48 @@ def test_ids_are_kept(tmp_path, request, small, text, options, listed):
         (f"0,1.0\n1,{2**53 + 1}\n", {}, [f"{2**53 + 1}"]),
         ("4 3\nann bob\nbob cy\ncy dan\n", {"ids": "names"}, ["line 1", "'4 3'", "#"]),
         ("4\n0 1\n1 2\n", {}, ["line 1", "'4'", "#"]),
-        ("p edge 4 3\ne 1 2\ne 2 3\n", {}, ["line 2", "'e 1 2'"]),
+        ("p edge 4 3\ne 1 2\ne 2 3\n", {}, ["DIMACS"]),
+        ("c a road map\nc\np sp 4 3\na 1 2 803\na 2 3 158\n", {}, ["DIMACS"]),
+        ("# p sp 4 3\na 1 2 803\na 2 3 158\n", {}, ["DIMACS"]),
     ],
 )
 def test_ids_that_would_be_others(tmp_path, request, small, text, options, words):
-    if small and f"{2**53 + 1}" not in text:
+    if small and f"{2**53 + 1}" not in text and not text.startswith("c"):
         request.getfixturevalue("small_blocks")
     refused(written(tmp_path / "g.csv", text), *words, **options)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "other"),
+    [("007,2,1", "node ids", "columns"), ("1,2,", "w", "columns"), ("1,2", "3", "ids"), ('1,2,"a', "quote", "ids")],
+)
+def test_the_true_cause_of_a_bad_row_is_named(tmp_path, line, cause, other):
+    with pytest.raises(InputError, match=rf"line 3: '{line}' .*{cause}") as caught:
+        load_graph(written(tmp_path / "g.csv", f"src,dst,w\n0,1,2\n{line}\n"))
+    assert other not in str(caught.value)
+
+
+# ---- names that begin like comments
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a b\n#_x b\nb c\n", ["line 2", "'#_x b'"]),
+        ("a b\nb c\n##y c\n", ["line 3", "'##y c'"]),
+        ("a b\n#\N{PARTY POPPER} b\nb c\n", ["line 2", "#"]),
+        ("a b\n%% b\n%_x c\n", ["line 3", "'%_x c'"]),
+        ("source,target\n#a,#b\n#b,#c\n", ["line 2", "'#a,#b'"]),
+        ("bob alice\n##linux bob\n", ["line 2", "'##linux bob'"]),
+    ],
+)
+def test_rows_that_look_like_comments(tmp_path, text, words):
+    refused(written(tmp_path / "g.txt", text), *words)
+
+
+@pytest.mark.parametrize("comment", ["#1,2", "# nodes: 3, edges: 3", "# see Smith, 2020"])
+def test_comments_among_numbers(tmp_path, comment):
+    assert named_edges(loaded(tmp_path, "g.csv", f"src,dst\n0,1\n{comment}\n2,0\n{comment}\n")) == "0>1 2>0"
 
 
 def test_comments_among_names(tmp_path):

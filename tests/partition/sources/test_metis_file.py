@@ -49,7 +49,7 @@ def test_metis_against_a_plain_writing(tmp_path, small_blocks):
         ("3 2 2\n", ["line 1", "fmt"]),
         ("3 2\n2 3\n1\n", ["3 neighbours are listed", "4"]),
         ("5 2\n2 3\n1\n1\n", ["3 lines", "5 nodes", "truncated"]),
-        ("2 2\n2\n1\n1\n", ["3 lines", "2 nodes"]),
+        ("2 2\n2\n1\n1\n", ["3 lines", "2 nodes of the header; correct"]),
         ("3 1\n2 3\n1\n1\n", ["4 neighbours", "1 edges"]),
         ("3 2\n2 4\n1\n1\n", ["node 1 lists 4", "1..3"]),
         ("3 2\n2 0\n1\n1\n", ["node 1 lists 0"]),

@@ -71,6 +71,17 @@ def test_networkx_attributes_keep_their_digits():
     assert loaded.node_data["time"].tolist() == [1700000000.25, 0.5]
     assert loaded.node_data["exact"].dtype == np.float32 and loaded.node_data["feat"].dtype == np.float32
     assert loaded.edge_data["ns"].tolist() == [1700000000123456789] * 2
+    for number in (2**53 + 1, 2**63):
+        networkx.set_node_attributes(graph, {0: number, 1: 0.5}, "mixed")
+        refused(graph, "'mixed'", str(number))
+
+
+def test_a_number_and_its_text_are_not_one_name():
+    networkx = pytest.importorskip("networkx")
+    graph = networkx.DiGraph()
+    graph.add_edge(0, 1, **{"5": 1.0})
+    graph[0][1][5] = 2.0
+    refused(graph, "'5'", "twice")
 
 
 def test_networkx_attributes_left_out_are_named():

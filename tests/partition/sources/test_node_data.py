@@ -216,6 +216,8 @@ def test_every_column_is_used_or_named(tmp_path_factory, table):
         ('id,name,label\n0,"Doe,1\n1,Roe,0\n', ["line 2", "quote"]),
         ("user_id,label,x\n1,0,5\n0,1,6\n", ["'user_id'", "call it id", "--skip user_id"]),
         ("id,Label\n0,ann\n1,bob\n2,cat\n", ["'Label'", "another name in each row"]),
+        ("id,a\n0,1\n#py,2\n1,3\n", ["line 3", "'#py,2'", "quotes"]),
+        ("# id 1\n0 5\n1 6\n", ["header"]),
         ("id,a,b\n0,1\n1,3\n", ["line 2", "2 columns", "3"]),
         ('id,"lat,lon"\n0,5\n1,\n', ["line 3", "'lat,lon'", """--skip '"lat,lon"\'"""]),
     ],
@@ -241,6 +243,9 @@ EDGES = "source,target\n0,1\n1,2\n"
         ("n.csv", "f,v\n5,0\n6,1\n7,2\n", ["'v'"]),
         ("n.csv", "v,label\n2,0\n1,1\n1,1\n0,1\n", ["'v'"]),  # an id twice
         ("n.csv", "v,label\n2,0\n1,1\n9,1\n0,1\n", ["'v'"]),  # a node without edges
+        ("n.csv", ",f,label\n2,5,0\n1,6,1\n0,7,1\n", ["column without a name"]),
+        ("n.csv", "Unnamed: 0,f,label\n2,5,0\n1,6,1\n0,7,1\n", ["column without a name"]),
+        ("n.csv", ",0,1\n2,5,1\n1,6,2\n0,7,3\n", ["column without a name"]),
         ("n.csv", "paper_id,label\n2,0\n1,1\n1,1\n0,1\n", ["'paper_id'"]),
         ("n.csv", "some_id,label\n230425980,0\n230425981,1\n230425982,1\n", ["'some_id'"]),
         ("n.csv", "id,label\n0,-2\n1,0\n2,1\n", ["-2", "-1"]),
@@ -271,6 +276,9 @@ def test_tables_of_other_hands_are_refused(tmp_path, small_blocks, name, text, w
         ("group_id,flag\n1,0\n1,1\n0,1\n", {}, [[1, 0], [1, 1], [0, 1]]),
         ("ID,id,a\n0,2,1\n1,1,2\n2,0,3\n", {"skip": ["ID"]}, [[3], [2], [1]]),
         ("id,a\n2.0,1\n1.0,2\n0,3\n", {}, [[3], [2], [1]]),
+        ("#f1,f2\n0.5,5\n1,6\n2,7\n", {}, [[0.5, 5], [1, 6], [2, 7]]),
+        ("# id label x\n# y z w\n0 1 2\n1 0 3\n2 1 4\n", {}, [[2], [3], [4]]),
+        ("# x y z\n# id label x\n# u v w\n2 1 4\n1 0 3\n0 1 2\n", {}, [[2], [3], [4]]),
         ('id,a\n0,"0.5,2"\n1,"1,2"\n2,"1,5"\n', {}, [[0.5, 2], [1, 2], [1, 5]]),
         ('id,a\n0,"[0,5]"\n1,"[1,5]"\n2,"[2,5]"\n', {}, [[0, 5], [1, 5], [2, 5]]),
         ('id,a\n0,"1,5,2"\n1,"2,5,2"\n2,"3,5,2"\n', {}, [[1, 5, 2], [2, 5, 2], [3, 5, 2]]),
@@ -304,6 +312,13 @@ def test_nodes_without_a_label_are_counted(tmp_path, word):
         assert word in graph.notes[0]
 
 
+@pytest.mark.parametrize("word", ["?", "-", "unknown", "Unknown", "-1"])
+def test_classes_that_may_be_none_are_said(tmp_path, word):
+    table = "id,label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(["b", word, "b"]))
+    graph = load_graph(written(tmp_path / "g.csv", EDGES), node_data=written(tmp_path / "n.csv", table))
+    assert any(f"; {word} is a class" in note for note in graph.notes)
+
+
 def test_a_table_from_the_row_of_node_zero_is_said(tmp_path):
     path, table = written(tmp_path / "g.csv", "1,2\n2,3\n"), written(tmp_path / "n.csv", "f\n1.5\n2\n3\n4\n")
     with pytest.warns(SourceWarning, match=r"begin at 1.*n\.csv.*column of ids"):
@@ -334,12 +349,19 @@ def test_quotes_in_a_table_between_spaces(tmp_path):
     assert graph.left_out == ("column city of n.csv (text)",)
 
 
-def test_missing_labels_and_numbers_in_a_header(tmp_path):
-    graph = table_of(tmp_path, "id,0,label\n0,5,2\n1,6,NA\n")
+def test_missing_labels_thousands_and_numbers_in_a_header(tmp_path):
+    graph = table_of(tmp_path, 'id,0,1,2,label\n0,5,"1,000","1,234.5",2\n1,6,"2,000,000","1,0",NA\n')
     assert graph.node_data["label"].tolist() == [2, -1] and graph.class_names is None
-    assert graph.node_data["feat"].tolist() == [[5], [6]] and graph.left_out == ()
+    assert graph.node_data["feat"].tolist() == [[5], [6]]
+    assert graph.left_out == ("column 1 of n.csv (text)", "column 2 of n.csv (text)")
     graph = table_of(tmp_path, "id,label,when\n0,b,1289241911\n1,nan,1289241914\n", skip=["when"])
     assert graph.class_names == ("b",) and graph.node_data["label"].tolist() == [0, -1]
+
+
+def test_another_name_of_the_label_is_noted(tmp_path):
+    rows = "".join(f"{i},{'cat' if i % 2 else 'dog'},{3 - i % 2},{i}\n" for i in range(8))
+    graph = load_graph((np.arange(8), np.arange(8)), node_data=written(tmp_path / "n.csv", f"id,label,kind,x\n{rows}"))
+    assert [note for note in graph.notes if "--skip kind" in note] and not [n for n in graph.notes if "--skip x" in n]
 
 
 def test_marks_between_columns_are_those_that_fit_all_lines(tmp_path):

@@ -131,6 +131,7 @@ def test_a_first_line_of_words_is_an_edge_unless_the_others_differ(tmp_path, tex
         ("1,2\n", {"ids": "compact", "node_data": {"feat": np.ones((2, 1))}}, ["node data", "column of ids"]),
         ("ann,bob\nbob,ann\n", {"num_nodes": 10}, ["num_nodes is 10", "names"]),
         ("0|1\n1|2\n", {}, ["one column", "tab"]),
+        ("#py,java\njava,rust\nrust,go\n", {}, ["line 1", "'#py,java'", "quotes"]),
         ("ann,bob\n", {"ids": "names", "node_data": {"feat": np.ones((2, 1))}}, ["node data", "column of ids"]),
         ("1,2\n", {"ids": "some"}, ["'some'", "as-they-are, compact, names"]),
     ],
@@ -324,7 +325,8 @@ def test_streamed_shards_hold_the_ids_of_nodes(tmp_path, monkeypatch):
     assert manifest["isolated_nodes"] == len(np.unique(ends)) - len(np.unique(ends[:, ends[0] != ends[1]]))
 
 
-def test_a_name_in_quotes_may_begin_like_a_comment(tmp_path):
+def test_a_name_that_begins_like_a_comment_is_not_dropped(tmp_path):
+    refused(written(tmp_path / "g.csv", "cat,dog\ndog,cat\n#dog,cat\n"), "line 3", "'#dog,cat'", "quotes")
     graph = load_graph(written(tmp_path / "g.csv", '# tags\ncat,dog\n"#dog",cat\n# the end\n'))
     assert named_edges(graph) == [("cat", "dog"), ("#dog", "cat")]
 
