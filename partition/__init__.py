@@ -34,7 +34,7 @@ _MODULES = {
     "read_manifest": "shards.manifest",
     "read_figures": "shards.counts",
     "verify": "shards.manifest",
-    "read_node_names": "shards.read",
+    "read_node_names": "shards.manifest",
     "export_dgl": "shards.dgl_export",
     "import_dgl": "shards.dgl_import",
     "write_report": "report.write",

@@ -11,10 +11,9 @@ import numpy as np
 import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.system.mapped_arrays import is_mapped, release_pages
-from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from dgl_gt.partition.system.user_files import check_fits_memory
 
-from .errors import InputError, whole_number
+from .errors import INSTALL_DGL, InputError, first_line, import_optional, whole_number
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
 _CHUNK_BYTES, _CHUNK_EDGES, _CHUNK_NODES = 1 << 22, 1 << 20, 1 << 16
@@ -310,12 +309,16 @@ def _check_labels_and_masks(graph: Graph) -> None:
 
 def symmetrised(graph: Graph) -> scipy.sparse.csr_array:
     """Return the adjacency that METIS sees, (N, N): undirected, without duplicates and self-loops, all values one."""
+    one_way = without_loops(graph)
+    both = one_way + one_way.T.tocsr()
+    both.sum_duplicates()
+    return both
+
+
+def without_loops(graph: Graph) -> scipy.sparse.csr_array:
+    """Return the in-edges without self-loops, bool, (N, N): rows are destinations, and parallel edges are kept."""
     n, indptr, indices = graph.num_nodes, graph.indptr, graph.indices
     keep = indices != graph.destinations()
     if not keep.all():
         indptr, indices = indptr - np.concatenate([[0], np.cumsum(~keep)])[indptr], indices[keep]
-    del keep
-    one_way = scipy.sparse.csr_array((np.ones(len(indices), bool), indices, indptr), shape=(n, n))
-    both = one_way + one_way.T.tocsr()
-    both.sum_duplicates()
-    return both
+    return scipy.sparse.csr_array((np.ones(len(indices), bool), indices, indptr), shape=(n, n))

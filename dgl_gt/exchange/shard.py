@@ -8,13 +8,12 @@ from typing import Protocol
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.partition.shards.manifest import read_manifest, verify
-from dgl_gt.partition.shards.read import ShardReader
+from dgl_gt.partition.shards.manifest import ShardReader, read_manifest, verify
 from dgl_gt.structure import CSC
 
 
 class Reader(Protocol):
-    """What a shard is read from: :class:`dgl_gt.partition.shards.read.ShardReader`, or what stands in for it."""
+    """What a shard is read from: :class:`dgl_gt.partition.shards.manifest.ShardReader`, or what stands in for it."""
 
     manifest: dict
     parts: int

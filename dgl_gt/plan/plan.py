@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dgl_gt.partition.console import table
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import InputError, import_optional
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.system.atomic_write import new_file
-from dgl_gt.partition.system.optional_packages import import_optional
 from dgl_gt.partition.system.units import format_bytes
 
 _SHOWN = 12  # candidates in the table that fit; those that are refused are all there, with the reason

@@ -10,13 +10,12 @@ from pathlib import Path
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.dispatch import EDGES
 from dgl_gt.partition.console import table
-from dgl_gt.partition.errors import InputError, check_type
+from dgl_gt.partition.errors import InputError, check_type, import_optional
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.figures.strategies import strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.atomic_write import new_file
-from dgl_gt.partition.system.optional_packages import import_optional
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.torch_internals import OperationMode

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dgl_gt.partition.system.memory import available_cpus
-from dgl_gt.partition.system.temporary_names import process_name
+from dgl_gt.partition.system.output_checks import process_name
 from dgl_gt.partition.system.units import format_count
 
 LAUNCHED = "DGL_GT_LAUNCHED"  # the environment variable that makes a process a rank of a launcher

@@ -19,8 +19,7 @@ import msgspec
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.atomic_write import new_directory, new_file
-from dgl_gt.partition.system.output_checks import Kind, check_target
-from dgl_gt.partition.system.temporary_names import FILE, leftovers
+from dgl_gt.partition.system.output_checks import FILE, Kind, check_target, leftovers
 
 from .run_record import EpochNumbers
 

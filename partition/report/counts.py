@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dgl_gt.partition.figures.figures import edge_cut_quality, vertex_cut_quality
-from dgl_gt.partition.shards.read import ShardReader
+from dgl_gt.partition.shards.manifest import ShardReader
 
 _WORD_BITS = 64  # parts per word of a bit table
 _SEED = 0  # of the random cut

@@ -12,14 +12,12 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import INSTALL_DGL, InputError, first_line, import_optional
 from dgl_gt.partition.system.atomic_write import new_directory
-from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from dgl_gt.partition.system.output_checks import Kind
 
 from .dgl_import import EDGE_TYPE, NODE_TYPE
-from .manifest import read_manifest, verify
-from .read import ShardReader
+from .manifest import ShardReader, read_manifest, verify
 
 _FILES = {
     "node_feats": "node_feat.dgl",

@@ -16,12 +16,11 @@ from safetensors.numpy import load_file
 
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.metis import check_seed
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import INSTALL_DGL, InputError, first_line, import_optional
 from dgl_gt.partition.graph import Graph, from_edges
 from dgl_gt.partition.sources.coo import with_standard_masks_and_labels
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve, with_prefix
-from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from dgl_gt.partition.system.user_files import reading, regular_file
 
 from .layout import Layout

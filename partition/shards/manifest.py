@@ -1,6 +1,6 @@
-"""The manifest of a shard directory.
+"""Reads shards (docs/format.md): the manifest, which is written last and read first, and the arrays of the parts.
 
-It is written last and read first, and it has the checksum of every other file.
+The manifest has the checksum of every other file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from importlib import metadata
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import Kind
-from dgl_gt.partition.system.user_files import reading
+from dgl_gt.partition.system.units import format_count
+from dgl_gt.partition.system.user_files import reading, text_array
 
-from .counts import check_counts
-from .schema import EdgeManifest, VertexManifest
+from .counts import EdgeManifest, VertexManifest, check_counts, user_node_count
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
@@ -160,28 +161,49 @@ def check_unchanged(path: Path, expected: dict) -> None:
         raise InputError(f"{path} is damaged: its checksum does not match; partition the graph again")
 
 
+def _held_rows(manifest: dict, part: int, depth: int) -> list[int]:
+    """The number of owned rows, then of held rows with the copies of 1, 2, ..., ``depth`` hops; or with the mirrors."""
+    counts = manifest["per_part"][part]
+    rows = [counts["owned"]]
+    for copies in [counts["mirrors"]] if manifest["cut"] == "vertex" else counts["halo_by_hop"][:depth]:
+        rows.append(rows[-1] + copies)
+    return rows
+
+
+def _lengths(manifest: dict, part: int, depth: int) -> dict[str, int]:
+    """The length of each array of a part's structure in shards whose halo is ``depth`` hops deep."""
+    counts, rows = manifest["per_part"][part], _held_rows(manifest, part, depth)
+    if manifest["cut"] == "vertex":
+        depth, edges, sent, with_edges = 1, counts["edges"], counts["sent"], rows[-1]
+    else:
+        edges, sent = (sum(counts[key][:depth]) for key in ("edges_by_hop", "sent_by_hop"))
+        with_edges = rows[depth - 1]
+    lengths = {"indptr": with_edges + 1, "indices": edges, "edge_ids": edges, "node_ids": rows[-1], "send_rows": sent}
+    lengths |= dict.fromkeys(("recv_ptr", "send_ptr"), depth * manifest["parts"] + 1)
+    return lengths | ({"send_returns": sent} if manifest["cut"] == "vertex" else {})
+
+
+def _ends(lengths: dict[str, int], owned: int) -> dict[str, int]:
+    """The last number of each array of pointers."""
+    return {
+        "indptr": lengths["indices"],
+        "send_ptr": lengths["send_rows"],
+        "recv_ptr": lengths["node_ids"] - owned,
+    }
+
+
 def _tensors(manifest: dict, part: int, name: str) -> dict[str, tuple]:
     """Of each tensor in a file of a part: its shape, by the manifest's counts, and its types in safetensors' words."""
-    counts, is_vertex = manifest["per_part"][part], manifest["cut"] == "vertex"
-    held = counts["owned"] + counts["mirrors" if is_vertex else "halo"]
-    edges = counts["edges"] if is_vertex else sum(counts["edges_by_hop"])
-    if name != "structure.safetensors":
-        kind, rows = ("node_data", held) if name == "node_data.safetensors" else ("edge_data", edges)
-        columns = {key: (each["dtype"], (rows, *each["shape"])) for key, each in manifest[kind].items()}
-        return {
-            key: (shape, ("BOOL" if dtype == "bool" else re.sub("[a-z]+", dtype[0].upper(), dtype),))
-            for key, (dtype, shape) in columns.items()
-        }
-    pointers = manifest["parts"] * max(manifest["halo_depth"], 1) + 1
-    lengths = {
-        "indptr": (held if is_vertex else held - counts["halo_by_hop"][-1]) + 1,
-        **dict.fromkeys(("indices", "edge_ids"), edges),
-        "node_ids": held,
-        **dict.fromkeys(("recv_ptr", "send_ptr"), pointers),
-        "send_rows": counts["sent"],
+    lengths = _lengths(manifest, part, manifest["halo_depth"])
+    if name == "structure.safetensors":
+        types = dict.fromkeys(lengths, ("I32", "I64")) | {"send_returns": ("BOOL",)}
+        return {key: ((length,), types[key]) for key, length in lengths.items()}
+    kind, rows = name.removesuffix(".safetensors"), lengths["node_ids" if name.startswith("node") else "edge_ids"]
+    columns = {key: (each["dtype"], (rows, *each["shape"])) for key, each in manifest[kind].items()}
+    return {
+        key: (shape, ("BOOL" if dtype == "bool" else re.sub("[a-z]+", dtype[0].upper(), dtype),))
+        for key, (dtype, shape) in columns.items()
     }
-    returns = {"send_returns": ((counts["sent"],), ("BOOL",))} if is_vertex else {}
-    return {key: ((length,), ("I32", "I64")) for key, length in lengths.items()} | returns
 
 
 def _check_contents(path: Path, manifest: dict, part: int) -> None:
@@ -227,8 +249,7 @@ def _check_numbers(path: Path, tensors: dict, lengths: dict[str, int], manifest:
                 f"{path} is damaged: {key!r} holds a value that is not a number from 0 to {limit - 1}; partition the "
                 "graph again"
             )
-    ends = {"indptr": lengths["indices"], "send_ptr": lengths["send_rows"], "recv_ptr": held - owned}
-    for key, end in ends.items():
+    for key, end in _ends(lengths, owned).items():
         last, rises = 0, tensors[key][:1][0] == 0
         for values in slices(key):
             rises &= values[0] >= last and not (values[1:] < values[:-1]).any()
@@ -260,3 +281,103 @@ def _sha256(path: Path) -> str:
         while block := file.read(_HASH_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+# ---- the arrays of the parts
+
+
+class ShardReader:
+    """Gives the arrays of each part, as numpy arrays in memory or as torch tensors ("pt") mapped to the file.
+
+    Only what is asked for is read. The files hold no pickle. Whether they are undamaged is checked by
+    :func:`verify`, which callers run first.
+    """
+
+    def __init__(self, directory, manifest: dict, framework: str = "numpy"):
+        self.directory, self.manifest, self.framework = Path(directory), manifest, framework
+        self.parts, self.is_vertex_cut = manifest["parts"], manifest["cut"] == "vertex"
+
+    def rows(self, part: int, depth: int = 1) -> list[int]:
+        """Return the number of owned rows, then the number of held rows with the copies of 1, 2, ..., ``depth`` hops.
+
+        A vertex cut has copies of one hop: its mirrors.
+        """
+        return _held_rows(self.manifest, part, depth)
+
+    def structure(self, part: int, *names: str, depth: int = 1) -> dict:
+        """Return arrays of a part's structure (all, or those named), as in shards whose halo is ``depth`` hops deep.
+
+        Shards of a deeper halo begin with those of a smaller depth, so that the arrays are only cut off. ``indptr`` and
+        ``indices`` hold the in-edges of the owned rows and of the copies of ``depth - 1`` hops; of a vertex cut, those
+        of all held rows.
+        """
+        lengths = _lengths(self.manifest, part, depth)
+        arrays = self._read(part, "structure.safetensors", names, lengths)
+        for key, end in _ends(lengths, self.rows(part)[0]).items():
+            if key in arrays and arrays[key][-1] != end:  # compiled loops trust that pointers fit
+                raise InputError(
+                    f"{self.directory} is damaged: {key!r} of part {part} ends at {int(arrays[key][-1])} after "
+                    f"{format_count(depth, 'hop')}, but the manifest says {end}; partition the graph again"
+                )
+        return arrays
+
+    def data(self, part: int, kind: str, *names: str, rows: int) -> dict:
+        """Return ``"node_data"`` or ``"edge_data"`` (all, or those named) of a part's first held nodes or edges."""
+        names = names or tuple(self.manifest[kind])
+        return self._read(part, f"{kind}.safetensors", names, dict.fromkeys(names, rows))
+
+    def _read(self, part: int, file_name: str, names, lengths: dict[str, int]) -> dict:
+        """Read arrays of a file, or the first ``lengths[name]`` rows of each."""
+        path = self.directory / f"part{part}" / file_name
+        try:
+            with safe_open(path, framework=self.framework) as file:
+                return {key: _first_rows(file, key, lengths.get(key)) for key in names or file.keys()}
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error}; check the path and its permissions") from error
+        except SafetensorError as error:
+            raise InputError(f"cannot read {path}: {error}; partition the graph again") from error
+
+
+def _first_rows(file, name: str, rows: int | None):
+    stored = file.get_slice(name)
+    if rows is None or rows >= stored.get_shape()[0]:  # safetensors cannot slice an array without rows
+        return file.get_tensor(name)
+    return stored[:rows]
+
+
+def read_node_names(directory, manifest: dict | None = None) -> np.ndarray | None:
+    """Read the user's ids of the nodes of a shard directory, without virtual nodes.
+
+    Parameters
+    ----------
+    directory : path
+        Shard directory.
+    manifest : dict, optional
+        What :func:`dgl_gt.partition.read_manifest` returned for it.
+
+    Returns
+    -------
+    ndarray of int64, uint64 or str, (N,), or None
+        The id of each node; without virtual nodes, ``names[sg.node_ids]`` are those of the owned rows of a rank. None
+        where it is the node's number.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, or the directory holds no shards.
+    """
+    manifest = read_manifest(directory) if manifest is None else manifest
+    if manifest["node_names"] is None:
+        return None
+    path = Path(directory) / NODE_NAMES
+    with reading(path):
+        check_unchanged(path, manifest["files"][NODE_NAMES])
+        names = path.read_bytes().decode().split("\n")[:-1]
+    if len(names) != user_node_count(manifest):
+        raise InputError(
+            f"{path} has {len(names)} lines for {user_node_count(manifest)} nodes; partition the graph again"
+        )
+    if manifest["node_names"] == "text":
+        return text_array(names, f"{path}: names")
+    ids = list(map(int, names))
+    return np.array(ids, np.uint64 if max(ids) >= 2**63 else np.int64)

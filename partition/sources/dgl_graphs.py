@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import INSTALL_DGL, InputError, first_line, import_optional
 from dgl_gt.partition.graph import as_array, named_arrays
 from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve, with_prefix
-from dgl_gt.partition.system.optional_packages import INSTALL_DGL, first_line, import_optional
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph

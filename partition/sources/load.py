@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, printable
+from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, first_line, printable
 from dgl_gt.partition.graph import Graph, named_arrays
-from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
 from dgl_gt.partition.transforms.added_edges import check_fill, with_reverse_edges, with_self_loops
 

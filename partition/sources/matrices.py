@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import InputError, first_line
 from dgl_gt.partition.graph import as_array
 from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve
-from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph

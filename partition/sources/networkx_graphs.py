@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.optional_packages import first_line, import_optional
+from dgl_gt.partition.errors import InputError, first_line, import_optional
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph, as_float32_if_exact

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import InputError, first_line
 from dgl_gt.partition.graph import SPLIT_MASKS, as_array
 from dgl_gt.partition.system.mapped_arrays import SMALLEST_BYTES, map_npy, map_npz_member, read_header
-from dgl_gt.partition.system.optional_packages import first_line
 from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked_size, reading
 
 from .coo import COOGraph

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import InputError, first_line, import_optional
 from dgl_gt.partition.graph import SPLIT_MASKS
-from dgl_gt.partition.system.optional_packages import first_line, import_optional
 
 from .coo import COOGraph
 from .options import split_source_name

@@ -14,8 +14,18 @@ from safetensors import SafetensorError
 
 from dgl_gt.partition.errors import InputError
 
-from .output_checks import APPEARED, Kind, already_there, cannot_write, check_target
-from .temporary_names import FILE, PARTIAL, REPLACED, leftovers, temporary_name
+from .output_checks import (
+    APPEARED,
+    FILE,
+    PARTIAL,
+    REPLACED,
+    Kind,
+    already_there,
+    cannot_write,
+    check_target,
+    leftovers,
+    temporary_name,
+)
 
 # Errors that a full, a read-only or a lost disk gives, of a network as well; libraries do not always give a number.
 _OF_OUTPUT = {None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}

@@ -6,40 +6,23 @@ import ctypes
 import os
 import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/")
 
 
-@dataclass
-class ChildrenMemory:
-    """The most memory in use while child processes ran, as :func:`record_children` recorded it; 0 without children."""
-
-    peak_bytes: int = 0
-
-
-_children: ContextVar[ChildrenMemory | None] = ContextVar("children_memory", default=None)
-
-
-@contextmanager
-def children_memory() -> Iterator[ChildrenMemory]:
-    """Yield a :class:`ChildrenMemory` that counts the child processes of the ``with`` block."""
-    counted = ChildrenMemory()
-    token = _children.set(counted)
-    try:
-        yield counted
-    finally:
-        _children.reset(token)
+_most_with_children = 0  # bytes that were in use while child processes ran
 
 
 def record_children(peak_bytes: int) -> None:
-    """Count the peak memory of children that ran side by side, and what this process holds, in `children_memory`."""
-    if (counted := _children.get()) is not None:
-        counted.peak_bytes = max(counted.peak_bytes, peak_bytes + resident_memory_bytes())
+    """Note the peak memory of children that ran side by side, with what this process holds beside them."""
+    global _most_with_children
+    _most_with_children = max(_most_with_children, peak_bytes + resident_memory_bytes())
+
+
+def peak_with_children_bytes() -> int:
+    """Return the peak memory of this process and those children together that :func:`record_children` was told of."""
+    return max(peak_memory_bytes(), _most_with_children)
 
 
 def peak_memory_bytes() -> int:

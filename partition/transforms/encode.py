@@ -11,13 +11,10 @@ from dgl_gt.partition.errors import InputError, check_type, whole_number
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.system.user_files import check_fits_memory
 
-from .adjacency import simple_adjacency
-from .anchors import anchor_encoding
 from .encodings import Encoding, edge_bytes, parse_encodings, row_bytes
 from .exphormer import untransformed
-from .hops import hop_encoding
 from .laplacian import laplacian_encoding
-from .random_walk import PROBES, random_walk_encoding
+from .node_encodings import PROBES, anchor_encoding, hop_encoding, random_walk_encoding, simple_adjacency
 from .shortest_path import shortest_path_encoding
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dgl_gt.partition.errors import InputError, check_type
 
-from . import random_walk
+from . import node_encodings
 from .laplacian import SPARE, lanczos_vectors
 from .shortest_path import BLOCK_WALKS, CELLS
 
@@ -134,8 +134,8 @@ def seconds(encodings: Sequence[Encoding], sizes: Sizes) -> float:
         elif each.name != "degree":
             passes = each.columns(sizes.features)
             if each.name == "random_walk":
-                is_exact = random_walk.is_exact(sizes.nodes, entries, each.size)
-                passes = (sizes.nodes if is_exact else random_walk.PROBES) * ((each.size + 1) // 2)
+                is_exact = node_encodings.is_exact(sizes.nodes, entries, each.size)
+                passes = (sizes.nodes if is_exact else node_encodings.PROBES) * ((each.size + 1) // 2)
             total += 1e-9 * entries * _ENTRY_NS[each.name] * passes
             total += 1e-9 * entries * _ENTRY_NS["adjacency"]
     return total
@@ -166,9 +166,9 @@ def _one(encoding: Encoding, nodes: int, entries: int, features: int) -> int:
             lanczos = lanczos_vectors(size, nodes) + size + 10
             return 8 * nodes * max(lanczos, 6 * (size + SPARE)) + 32 * entries + 60 * nodes
         case "random_walk":
-            if random_walk.is_exact(nodes, entries, size):
-                return 5 * random_walk.block_bytes(nodes) + 8 * entries
-            return nodes * (20 * random_walk.BLOCK_PROBES + 8 * size + 60) + 8 * entries
+            if node_encodings.is_exact(nodes, entries, size):
+                return 5 * node_encodings.block_bytes(nodes) + 8 * entries
+            return nodes * (20 * node_encodings.BLOCK_PROBES + 8 * size + 60) + 8 * entries
         case "anchors":
             return 8 * entries + 60 * nodes
         case "hops":

@@ -19,7 +19,7 @@ import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError
 
-from .adjacency import components, degrees, normalised
+from .node_encodings import components, degrees, normalised
 
 MAX_DENSE = 512  # nodes of a component that is solved as a dense matrix
 SPARE = 8  # vectors of subspace iteration beyond those wanted

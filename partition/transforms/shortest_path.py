@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.graph import Graph, without_loops
 
 _HUBS = 64  # that are searched from at a time, one bit each
 BLOCK_WALKS = 1 << 21  # of the graph without hubs that are followed at a time
@@ -36,21 +36,12 @@ def shortest_path_encoding(graph: Graph, plain: Graph, most: int) -> np.ndarray:
     forth, back = np.flatnonzero(is_asked & ~is_plain), np.flatnonzero(is_asked)
     starts = np.concatenate([src[forth], dst[back]]).astype(np.int64)
     pairs, places = np.unique(starts * plain.num_nodes + np.concatenate([dst[forth], src[back]]), return_inverse=True)
-    hops = capped_distances(_backward(plain), pairs, most)[places]
+    backward = without_loops(plain).copy()
+    backward.sum_duplicates()
+    hops = capped_distances(backward, pairs, most)[places]
     result[forth, 0], result[back, 1] = hops[: len(forth)], hops[len(forth) :]
     result[src == dst] = 0
     return result
-
-
-def _backward(graph: Graph) -> scipy.sparse.csr_array:
-    """The in-edges without parallel edges and self-loops, bool, (N, N): rows are destinations."""
-    nodes = graph.num_nodes
-    keep = graph.indices != graph.destinations()
-    kept_before = np.concatenate([[0], np.cumsum(keep)])
-    values = np.ones(int(kept_before[-1]), bool)
-    matrix = scipy.sparse.csr_array((values, graph.indices[keep], kept_before[graph.indptr]), (nodes, nodes))
-    matrix.sum_duplicates()
-    return matrix
 
 
 def capped_distances(backward: scipy.sparse.csr_array, pairs: np.ndarray, most: int) -> np.ndarray:

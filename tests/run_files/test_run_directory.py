@@ -13,7 +13,7 @@ from dgl_gt.cli import train as train_command
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition
 from dgl_gt.partition.system import atomic_write
-from dgl_gt.partition.system.temporary_names import process_name
+from dgl_gt.partition.system.output_checks import process_name
 from dgl_gt.ranks.launcher_link import starter_name
 from dgl_gt.run_files import run_directory
 from dgl_gt.run_files.run_directory import RunDirectory, checkpoints_in

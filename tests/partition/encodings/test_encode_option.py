@@ -19,7 +19,7 @@ from dgl_gt.partition.memory_bound import estimate_needs
 from dgl_gt.partition.sources.load import open_source
 from dgl_gt.partition.transforms import encode as encode_module
 from dgl_gt.partition.transforms import encodings as needs
-from dgl_gt.partition.transforms import random_walk
+from dgl_gt.partition.transforms import node_encodings
 from dgl_gt.partition.transforms.encode import add_encodings
 from dgl_gt.partition.transforms.encodings import Encoding, parse_encodings
 from dgl_gt.partition.transforms.exphormer import transformed
@@ -153,7 +153,7 @@ def test_a_record_whose_data_were_replaced_is_not_written(awkward_graph):
 
 
 def test_what_is_printed(capsys, monkeypatch):
-    monkeypatch.setattr(random_walk, "MAX_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(node_encodings, "MAX_MULTIPLICATIONS", 0)
     assert main(["partition", SAMPLE, "--parts", "2", "--out", "shards", "--encode", ALL]) == 0
     out, err = capsys.readouterr()
     for name in ("laplacian", "random_walk", "degree", "anchors", "hops"):
@@ -192,9 +192,9 @@ def peak_bytes(work):
 )
 def test_estimates_of_memory_against_runs(monkeypatch, text, is_exact):
     """Bytes of all arrays, as numpy reports them, with those of scipy's solvers."""
-    monkeypatch.setattr(random_walk, "_BLOCK_BYTES", 1 << 21)
+    monkeypatch.setattr(node_encodings, "_BLOCK_BYTES", 1 << 21)
     if not is_exact:
-        monkeypatch.setattr(random_walk, "MAX_MULTIPLICATIONS", 0)
+        monkeypatch.setattr(node_encodings, "MAX_MULTIPLICATIONS", 0)
     rng = np.random.default_rng(0)
     nodes, edges = 6000, 60_000
     feat = rng.standard_normal((nodes, 64)).astype(np.float32)

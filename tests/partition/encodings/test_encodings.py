@@ -6,11 +6,9 @@ import pytest
 
 from dgl_gt.partition import InputError, encode, load_graph, partition, read_manifest
 from dgl_gt.partition.graph import from_edges
-from dgl_gt.partition.transforms import laplacian, random_walk
-from dgl_gt.partition.transforms.adjacency import simple_adjacency
-from dgl_gt.partition.transforms.anchors import choose_landmarks
-from dgl_gt.partition.transforms.hops import starting_rows
+from dgl_gt.partition.transforms import laplacian, node_encodings
 from dgl_gt.partition.transforms.laplacian import laplacian_encoding
+from dgl_gt.partition.transforms.node_encodings import choose_landmarks, simple_adjacency, starting_rows
 
 EMPTY = from_edges([], [], 3, {"feat": np.ones((3, 2), np.float32)})
 ONE = from_edges([0, 0], [0, 0], 1, {"feat": np.ones((1, 2), np.float32)})
@@ -49,14 +47,14 @@ def test_random_walk(graph, steps):
 
 
 def test_random_walk_in_blocks(graph, monkeypatch):
-    monkeypatch.setattr(random_walk, "_BLOCK_BYTES", 8 * 40 * 7)
+    monkeypatch.setattr(node_encodings, "_BLOCK_BYTES", 8 * 40 * 7)
     values, _ = encoded(graph, "random_walk=5")
     np.testing.assert_allclose(values, oracle.random_walk(oracle.simple(graph), 5), atol=1e-6)
 
 
 def test_estimated_random_walk(graph, monkeypatch):
     """The first two columns stay exact; the others are within six standard errors, and right in the mean."""
-    monkeypatch.setattr(random_walk, "MAX_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(node_encodings, "MAX_MULTIPLICATIONS", 0)
     steps, draws = 7, 8
     matrix = oracle.simple(graph)
     if not matrix.any():  # then nothing is above the bound
@@ -67,12 +65,12 @@ def test_estimated_random_walk(graph, monkeypatch):
     expected, error = expected[:, :steps], np.zeros((graph.num_nodes, steps))
     for walked in range(3, steps + 1):
         half = walked // 2
-        variance = 2 * rest[:, 2 * half - 1] * rest[:, 2 * (walked - half) - 1] / random_walk.PROBES
+        variance = 2 * rest[:, 2 * half - 1] * rest[:, 2 * (walked - half) - 1] / node_encodings.PROBES
         error[:, walked - 1] = np.sqrt(variance)
     mean = np.zeros_like(expected)
     for seed in range(draws):
         values, record = encoded(graph, f"random_walk={steps}", seed=seed)
-        assert record == {"columns": steps, "exact_columns": 2, "probes": random_walk.PROBES, "seed": seed}
+        assert record == {"columns": steps, "exact_columns": 2, "probes": node_encodings.PROBES, "seed": seed}
         np.testing.assert_allclose(values[:, :2], expected[:, :2], atol=1e-6)
         assert (np.abs(values - expected) <= 6 * error + 1e-5).all()
         assert not values[isolated(graph)].any()
@@ -260,7 +258,7 @@ ALL = "laplacian=6,random_walk=5,degree,anchors=4,hops=2x3"
 
 
 def test_the_same_seed_gives_the_same_encodings(awkward_graph, always_sparse, monkeypatch):
-    monkeypatch.setattr(random_walk, "MAX_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(node_encodings, "MAX_MULTIPLICATIONS", 0)
     graph = awkward_graph(2, nodes=100)
     one, again, other = (encode(graph, ALL, seed=seed) for seed in (3, 3, 4))
     for name in one.encodings:

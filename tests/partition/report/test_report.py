@@ -279,7 +279,9 @@ def test_what_a_link_leads_to_is_replaced(shards, tmp_path):
 
 
 def test_what_a_killed_report_left_is_removed_by_the_next(shards, tmp_path):
-    code = "from dgl_gt.partition.system.temporary_names import temporary_name; print(temporary_name('report.json', 'file'))"
+    code = (
+        "from dgl_gt.partition.system.output_checks import temporary_name; print(temporary_name('report.json', 'file'))"
+    )
     name = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / name).write_bytes(b"half")

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from dgl_gt.partition import partition, read_manifest, verify
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.manifest import SHARDS
-from dgl_gt.partition.system import atomic_write, temporary_names
+from dgl_gt.partition.system import atomic_write, output_checks
 from dgl_gt.partition.system.atomic_write import new_directory, new_file
 from dgl_gt.partition.system.output_checks import Kind, check_target
 
@@ -257,13 +257,13 @@ def test_an_error_of_another_file_is_not_blamed_on_the_target(tmp_path):
 
 def dead_name(stem, purpose):
     """Return the name that a process gave to a temporary directory before it ended."""
-    code = f"from dgl_gt.partition.system.temporary_names import temporary_name; print(temporary_name({stem!r}, {purpose!r}))"
+    code = f"from dgl_gt.partition.system.output_checks import temporary_name; print(temporary_name({stem!r}, {purpose!r}))"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path):
     kept = [
-        temporary_names.temporary_name("out", "partial"),
+        output_checks.temporary_name("out", "partial"),
         ".out.partial-other_host-5-77-3-abcdef",
         ".out.partial-12",
     ]
@@ -274,19 +274,19 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path):
 
 
 def test_a_process_id_that_is_used_again_is_told_apart(tmp_path):
-    mine = temporary_names.temporary_name("out", "partial")
+    mine = output_checks.temporary_name("out", "partial")
     head, pid, started, token = mine.rsplit("-", 3)
     (tmp_path / f"{head}-{pid}-{int(started) - 1}-{token}").mkdir()
-    assert len(temporary_names.leftovers(tmp_path, "out", "partial")) == 1
+    assert len(output_checks.leftovers(tmp_path, "out", "partial")) == 1
 
 
 def test_a_zombie_is_dead(tmp_path):
     process = subprocess.Popen(["true"])
     time.sleep(0.05)
-    head, _, _, token = temporary_names.temporary_name("out", "partial").rsplit("-", 3)
-    (tmp_path / f"{head}-{process.pid}-{temporary_names._started(process.pid)[1]}-{token}").mkdir()
+    head, _, _, token = output_checks.temporary_name("out", "partial").rsplit("-", 3)
+    (tmp_path / f"{head}-{process.pid}-{output_checks._started(process.pid)[1]}-{token}").mkdir()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert len(temporary_names.leftovers(tmp_path, "out", "partial")) == 1
+    assert len(output_checks.leftovers(tmp_path, "out", "partial")) == 1
     process.wait()
 
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from dgl_gt.partition import cli, partition
+from dgl_gt.partition import partition
 from dgl_gt.partition.system import memory
-from dgl_gt.partition.system.memory import available_cpus, available_memory_bytes, children_memory, record_children
+from dgl_gt.partition.system.memory import available_cpus, available_memory_bytes
 
 GIB = 1 << 30
 CPUS = len(os.sched_getaffinity(0))
@@ -103,32 +103,20 @@ def test_this_machine():
     assert 0 < available_memory_bytes() < 1 << 50 and 1 <= available_cpus() <= CPUS
 
 
-def test_memory_of_children_counts_in_the_innermost_block(monkeypatch):
-    monkeypatch.setattr(memory, "resident_memory_bytes", lambda: 100)
-    with children_memory() as outer:
-        record_children(5)
-        with children_memory() as inner:
-            record_children(7)
-        record_children(3)
-    record_children(9)
-    assert (outer.peak_bytes, inner.peak_bytes) == (105, 107)
-
-
-def test_memory_of_metis_counts(tmp_path):
-    with children_memory() as children:
-        partition("sample:communities?nodes=200", 2, tmp_path / "shards")
-    assert memory.resident_memory_bytes() / 2 + (10 << 20) < children.peak_bytes < 4 << 30
+def test_memory_of_metis_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_most_with_children", 0)
+    monkeypatch.setattr(memory, "peak_memory_bytes", lambda: 0)
+    partition("sample:communities?nodes=200", 2, tmp_path / "shards")
+    assert memory.resident_memory_bytes() / 2 + (10 << 20) < memory.peak_with_children_bytes() < 4 << 30
 
 
 def test_a_peak_before_a_child_starts_is_not_added_to_the_child(monkeypatch):
+    monkeypatch.setattr(memory, "_most_with_children", 0)
     monkeypatch.setattr(memory, "resident_memory_bytes", lambda: 30)
-    monkeypatch.setattr(cli, "peak_memory_bytes", lambda: 90)
-    manifest = dict.fromkeys(("nodes", "edges", "parts", "cut", "method", "choice", "mapping", "quality"))
-    manifest |= dict.fromkeys(("left_out", "notes", "isolated_nodes", "encodings", "transforms"))
-    for child_bytes, together in ((50, 90), (70, 100)):
-        with children_memory() as children:
-            record_children(child_bytes)
-        assert cli._figures(manifest, 0.0, children.peak_bytes)["peak_memory_bytes"] == together
+    monkeypatch.setattr(memory, "peak_memory_bytes", lambda: 90)
+    for child_bytes, together in ((50, 90), (70, 100), (60, 100)):
+        memory.record_children(child_bytes)
+        assert memory.peak_with_children_bytes() == together
 
 
 def test_the_peak_where_the_system_does_not_tell_it(monkeypatch):
