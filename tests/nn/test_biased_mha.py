@@ -188,9 +188,9 @@ def test_no_random_number_is_drawn_where_no_weight_can_be_dropped(graph):
     ("options", "message"),
     [
         ({"feat_size": 10, "num_heads": 3}, "num_heads=3 does not divide feat_size=10"),
-        ({"feat_size": 12, "num_heads": 0}, "num_heads is 0; it must be a whole number"),
-        ({"feat_size": 0, "num_heads": 1}, "feat_size is 0; it must be a whole number"),
-        ({"attn_bias_type": "max"}, "attn_bias_type is 'max'; it must be one of add, mul"),
+        ({"feat_size": 12, "num_heads": 0}, "num_heads is 0"),
+        ({"feat_size": 0, "num_heads": 1}, "feat_size is 0"),
+        ({"attn_bias_type": "max"}, "attn_bias_type is 'max'"),
         ({"attn_drop": 1.0}, r"attn_drop=1.0 is not in \[0, 1\)"),
         ({"attn_drop": -0.1}, r"attn_drop=-0.1 is not in \[0, 1\)"),
     ],

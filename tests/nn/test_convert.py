@@ -88,9 +88,9 @@ def test_other_weights_of_a_model_stay():
 @pytest.mark.parametrize(
     ("state", "heads", "message"),
     [
-        ({}, 3, "the state has no q_proj.weight; it has nothing; pass the state_dict of a SparseMHA"),
-        (nn.LSTM(2, 2, 2).state_dict(), 3, r"it has weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \.\.\.; pass"),
-        (SparseMHA(C, H).state_dict(), 5, "num_heads is 5, which does not divide 12, the width of q_proj.weight"),
+        ({}, 3, "the state has no q_proj.weight"),
+        (nn.LSTM(2, 2, 2).state_dict(), 3, r"it has weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \.\.\."),
+        (SparseMHA(C, H).state_dict(), 5, "num_heads is 5"),
         (SparseMHA(C, H).state_dict(), 0, "num_heads is 0"),
     ],
     ids=["empty", "other", "heads", "no heads"],
@@ -155,7 +155,7 @@ PYG = TransformerConv().state_dict()
         ({**PYG, "lin_edge.weight": torch.ones(C, 4)}, "lin_edge.weight; only a TransformerConv with edge_dim=None"),
         ({**PYG, "lin_beta.weight": torch.ones(1, 3 * C)}, "lin_beta.weight; only a TransformerConv with beta=False"),
         ({**PYG, "lin_skip.weight": torch.ones(C // H, C)}, r"lin_skip.weight has shape \(4, 12\).*concat=True"),
-        ({**PYG, "lin_key.weight": torch.ones(C, 7)}, r"lin_key.weight has shape \(12, 7\); allowed: \(12, 12\)"),
+        ({**PYG, "lin_key.weight": torch.ones(C, 7)}, r"lin_key.weight has shape \(12, 7\)"),
         (
             without(PYG, "lin_skip"),
             "pass the state_dict of a TransformerConv, which has weights and biases of lin_query",

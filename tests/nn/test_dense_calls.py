@@ -134,9 +134,7 @@ def test_a_bias_that_multiplies_is_refused_on_edges():
     edges = torch.tensor([[0, 1], [1, 2]])
     for module in (BiasedMHA(C, H, attn_bias_type="mul"), GraphTransformerLayer(C, HIDDEN, H, attn_bias_type="mul")):
         assert module(edges, torch.randn(3, C)).shape == (3, C)
-        with pytest.raises(
-            ValueError, match="attn_bias_type is 'mul', and a bias that multiplies.*make the module with 'add'"
-        ):
+        with pytest.raises(ValueError, match="attn_bias_type is 'mul'"):
             module(edges, torch.randn(3, C), torch.randn(2, H))
 
 

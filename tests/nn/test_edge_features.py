@@ -92,11 +92,11 @@ def test_a_graph_without_edges():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "edge_feat has shape None, but this module takes .edges, 2.; pass one row for each edge"),
-        ({"edge_feat": torch.zeros(5, 3)}, r"edge_feat has shape \(5, 3\), but this module takes \(edges, 2\)"),
+        ({}, "edge_feat has shape None"),
+        ({"edge_feat": torch.zeros(5, 3)}, r"edge_feat has shape \(5, 3\)"),
         (
             {"edge_feat": torch.zeros(5, 2), "edge_kind": torch.zeros(5, 1, dtype=torch.uint8)},
-            r"edge_kind has shape \(5, 1\), but this module takes None",
+            r"edge_kind has shape \(5, 1\)",
         ),
         ({"edge_feat": torch.zeros(4, 2)}, "4"),
     ],
@@ -110,11 +110,11 @@ def test_edge_data_that_do_not_fit(edges, given, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"score": "gcn"}, "score is 'gcn', but edge features need the score 'dot'"),
-        ({"edge_hidden": 0}, "edge_hidden is 0; it must be a whole number"),
-        ({"edge_feats": -1}, "edge_feats is -1; it must be a whole number from 0"),
-        ({"edge_feats": 0, "edge_update": True}, "edge_update is True, but the model has no edge features"),
-        ({"edge_update": 1}, "edge_update is 1; it must be"),
+        ({"score": "gcn"}, "score is 'gcn'"),
+        ({"edge_hidden": 0}, "edge_hidden is 0"),
+        ({"edge_feats": -1}, "edge_feats is -1"),
+        ({"edge_feats": 0, "edge_update": True}, "edge_update is True"),
+        ({"edge_update": 1}, "edge_update is 1"),
     ],
 )
 def test_models_that_cannot_be(options, message):
@@ -124,11 +124,11 @@ def test_models_that_cannot_be(options, message):
 
 def test_what_takes_no_edges_and_what_needs_them(edges):
     graph, feat = edges[0], torch.zeros(NODES, WIDTH)
-    with pytest.raises(ValueError, match="the model takes no edge_feat or edge_kind; make it with edge_feats"):
+    with pytest.raises(ValueError, match="the model takes no edge_feat or edge_kind"):
         GraphTransformer(WIDTH, WIDTH, 2, 1, HEADS)(graph, feat, edge_feat=torch.zeros(5, 2))
-    with pytest.raises(ValueError, match="edge is missing, but edge_hidden is"):
+    with pytest.raises(ValueError, match="edge is missing"):
         GraphTransformerLayer(WIDTH, 8, HEADS, edge_hidden=2)(graph, feat)
-    with pytest.raises(ValueError, match="edge is given, but the layer has edge_hidden=0"):
+    with pytest.raises(ValueError, match="edge is given"):
         GraphTransformerLayer(WIDTH, 8, HEADS)(graph, feat, edge=torch.zeros(5, 2))
     with pytest.raises(ValueError, match="needs one graph, but got a list of blocks"):
         GraphTransformer(WIDTH, WIDTH, 2, 1, HEADS, edge_feats=2)([graph], feat, edge_feat=torch.zeros(5, 2))

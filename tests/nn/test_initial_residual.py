@@ -75,18 +75,18 @@ def test_blocks_give_the_rows_of_the_graph(sparse_graph, score):
     ("make", "message"),
     [
         (lambda: InitialResidual(0, 1), "feats is 0"),
-        (lambda: InitialResidual(4, 0), "layer is 0; it must be a whole number of at least 1"),
-        (lambda: InitialResidual(4, 1, 1.1), "initial_weight is 1.1; it must be from 0 to 1"),
-        (lambda: InitialResidual(4, 1, 0.1, float("nan")), "map_weight is nan; it must be from 0 to 1.7"),
-        (lambda: InitialResidual(4, 1)(torch.ones(3, 4), torch.ones(2, 4)), "initial has 2 rows, but aggregated has 3"),
-        (lambda: ConvolutionLayer(5, 4, residual="initial"), "residual is 'initial', but the layer takes 5 features"),
+        (lambda: InitialResidual(4, 0), "layer is 0"),
+        (lambda: InitialResidual(4, 1, 1.1), "initial_weight is 1.1"),
+        (lambda: InitialResidual(4, 1, 0.1, float("nan")), "map_weight is nan"),
+        (lambda: InitialResidual(4, 1)(torch.ones(3, 4), torch.ones(2, 4)), "initial has 2 rows"),
+        (lambda: ConvolutionLayer(5, 4, residual="initial"), "residual is 'initial'"),
         (
             lambda: ConvolutionLayer(4, 4, **OPTIONS)(torch.tensor([[0], [0]]), torch.ones(1, 4)),
             "needs the rows before the first layer; pass initial",
         ),
         (
             lambda: GraphTransformer(5, 4, 3, 2, 1, residual="initial"),
-            "residual is 'initial'; it must be identity or linear",
+            "residual is 'initial'",
         ),
     ],
 )

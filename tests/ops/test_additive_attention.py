@@ -169,16 +169,16 @@ Q, K, V = torch.zeros(4, 2), torch.zeros(5, 2), torch.zeros(5, 2, 3)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(score="sum"), "score is 'sum'; allowed: 'dot' or 'additive'"),
-        (dict(q=torch.zeros(4, 2, 3)), r"q has shape .4, 2, 3.; allowed with additive scores: .N_dst, H."),
-        (dict(k=torch.zeros(5, 3)), r"k has shape .5, 3.; allowed with additive scores: .N_src, H. = .5, 2."),
-        (dict(v=torch.zeros(5, 3, 3)), r"v has shape .5, 3, 3.; allowed: .N_src, H, D."),
-        (dict(k=torch.zeros(5, 2, 1), v=None), r"k has shape .5, 2, 1., and v is None; pass a packed k of shape"),
-        (dict(q=torch.zeros(4, 2), k=None, v=None), r"q has shape .4, 2., and k and v are None; pass a packed q"),
-        (dict(bias=torch.zeros(6, 2)), "bias is given with additive scores, which take none"),
-        (dict(negative_slope=float("nan")), "negative_slope is nan; allowed: a finite number"),
-        (dict(negative_slope="0.2"), "negative_slope is '0.2'; allowed: a finite number"),
-        (dict(k=K.double()), "k has dtype torch.float64; allowed: the dtype of q"),
+        (dict(score="sum"), "score is 'sum'"),
+        (dict(q=torch.zeros(4, 2, 3)), "q has shape .4, 2, 3."),
+        (dict(k=torch.zeros(5, 3)), "k has shape .5, 3."),
+        (dict(v=torch.zeros(5, 3, 3)), "v has shape .5, 3, 3."),
+        (dict(k=torch.zeros(5, 2, 1), v=None), "k has shape .5, 2, 1."),
+        (dict(q=torch.zeros(4, 2), k=None, v=None), "q has shape .4, 2."),
+        (dict(bias=torch.zeros(6, 2)), "bias is given with additive scores"),
+        (dict(negative_slope=float("nan")), "negative_slope is nan"),
+        (dict(negative_slope="0.2"), "negative_slope is '0.2'"),
+        (dict(k=K.double()), "k has dtype torch.float64"),
     ],
 )
 def test_refusals(changes, message):

@@ -133,7 +133,7 @@ def test_what_a_graph_may_not_have(awkward_graph, function, value):
     graph = awkward_graph(0)
     with pytest.raises(InputError, match="already has"):
         function(function(graph, value), value)
-    with pytest.raises(InputError, match="graph is 3; it must be a Graph"):
+    with pytest.raises(InputError, match="graph is 3"):
         function(3, value)
     with pytest.raises(InputError, match="encoding shortest_path, which the new edges would lack"):
         function(encode(graph, "shortest_path=2"), value)

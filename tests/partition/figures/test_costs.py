@@ -124,7 +124,7 @@ def test_costs_of_one_kind_of_cut(tmp_path):
     assert partition(graph, 2, tmp_path / "edge", costs=half, attempts=2)["cut"] == "edge"
     with pytest.raises(ValueError, match="the costs do not cover vertex cuts"):
         partition(graph, 2, tmp_path / "auto", costs=half, cut="auto")
-    with pytest.raises(ValueError, match="costs is 'fast'; it must be a Costs"):
+    with pytest.raises(ValueError, match="costs is 'fast'"):
         partition(graph, 2, tmp_path / "auto", costs="fast")
     assert [path.name for path in tmp_path.iterdir()] == ["edge"]
 

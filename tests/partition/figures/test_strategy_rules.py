@@ -19,10 +19,10 @@ def test_defaults():
 @pytest.mark.parametrize(
     ("figures", "strategy", "message"),
     [
-        (EDGE, "mirror", "strategy mirror does not run on the partition, which holds an edge cut; use halo, gather"),
+        (EDGE, "mirror", "strategy mirror does not run on the partition"),
         (EDGE, "local", "strategy local runs on one part, and the partition has 4; use halo"),
-        (EDGE, "halos", "strategy is 'halos'; it must be one of local, halo_h"),
-        (EDGE, "halo", "strategy is 'halo'; it must be one of local, halo_h"),
+        (EDGE, "halos", "strategy is 'halos'"),
+        (EDGE, "halo", "strategy is 'halo'"),
         *(
             (VERTEX, name, f"strategy {name} does not run on the partition, which holds a vertex cut; use mirror")
             for name in ("local", "halo_h", "gather", "ring")

@@ -85,7 +85,7 @@ def test_a_file_that_appeared_meanwhile_is_kept(tmp_path):
     path = tmp_path / "out.txt"
     with pytest.raises(
         InputError,
-        match="out.txt was created by another process during this run and was not replaced; choose another file",
+        match="out.txt was created by another process during this run and was not replaced",
     ):
         with new_file(path) as file:
             file.write(b"new")

@@ -82,7 +82,7 @@ def test_choices_that_cannot_be_made(cuts, change, message):
 
 
 def test_modes_that_a_traced_step_cannot_have(cuts):
-    with pytest.raises(InputError, match="activation_checkpoints is 'full'; it must be one of none"):
+    with pytest.raises(InputError, match="activation_checkpoints is 'full'"):
         choose(cuts, transformer_step, read_profile(), activation_checkpoints=("full",))
 
 

@@ -68,7 +68,7 @@ def other_operations(sg):
         (all_pairs, "the size of aten::.* does not grow linearly with the rows and edges"),
         (rows_that_data_select, "the size of aten::.* does not grow linearly"),
         (other_operations, "does different operations on different parts, from about aten::"),
-        (3, "make_step is 3; it must be a function"),
+        (3, "make_step is 3"),
         (lambda sg: 3, "make_step returned 3; it must return a function"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_step_without_operations_costs_its_shard_alone(shards):
 
 
 def test_what_is_no_profile_is_refused(shards):
-    with pytest.raises(InputError, match="profile is 'mine.yaml'; it must be a Profile"):
+    with pytest.raises(InputError, match="profile is 'mine.yaml'"):
         report_costs(transformer_step, shards / "edge", profile="mine.yaml")
 
 
