@@ -154,7 +154,7 @@ def test_tied_weights_are_saved(tmp_path):
 
 def test_deep_halos_are_for_a_graph_transformer(shards):
     for found in run_ranks(2, trained, shards / "2", "factories:Pulled", 2):
-        assert "depth is 2, and only a GraphTransformer takes halos of several hops; leave depth (--depth) out" in found
+        assert "depth is 2" in found and "--depth" in found
 
 
 def test_a_module_that_fails_while_it_is_imported(tmp_path, monkeypatch):
