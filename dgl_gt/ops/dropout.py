@@ -55,23 +55,11 @@ def _drop(x, p, seed, ids):
     check_seed_value(seed)
     threshold = min(round(p * _STEPS), _STEPS - 1)
     scale = _STEPS / (_STEPS - threshold)
-    kernel = _kernel(x.device.type, x.dtype)
-    if kernel is not None:
-        return kernel(x, int(seed), ids, threshold, scale)
+    backend = dispatch.backend(x.device.type)
+    if backend is cpu or (backend is not None and x.dtype != torch.float64):
+        return backend.drop(x, int(seed), ids, threshold, scale)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
     return torch.where(column_keep(ids, x.shape[1], threshold, seed), x * scale, 0.0).contiguous()
-
-
-def _kernel(device_type, dtype):
-    """Return the kernel for this device type and dtype, or None."""
-    backend = dispatch.backend(device_type)
-    if backend is cpu:
-        return cpu.drop
-    if backend is None or dtype == torch.float64:
-        return None
-    from .gpu import dropout  # imported here, because most installs of torch for the CPU have no Triton
-
-    return dropout.drop
 
 
 @torch.library.register_fake(_drop)

@@ -1,6 +1,9 @@
 """The CUDA kernels of sparse attention, in Triton; imported only where tensors are on a CUDA device.
 
-The kernels of dot products are here, those of additive scores in ``additive.py``.
+Scores are dot products, and ``factor`` is their scale. Or they are ADDITIVE, LeakyReLU(q_i + k_j) with one number per
+row and head on either side (Velickovic et al. 2018, arXiv 1710.10903), and ``factor`` is the slope below 0. Then an edge
+reads the values (or the upstream gradients) of one node, and otherwise only single numbers, and the gradients of q and
+k are sums of single numbers.
 """
 
 import triton
@@ -8,32 +11,68 @@ import triton.language as tl
 
 from dgl_gt.ops.reference import readable
 
-from . import additive, blocks, passes
+from . import blocks, passes
+from .dropout import drop
+
+__all__ = ["backward", "drop", "forward"]  # what the CPU module has, too
+
+
+@triton.jit
+def _load(
+    array, array_row, array_head, array_2, array_2_row, array_2_head, rows, wanted, present, heads, columns,
+    ALIGN: tl.constexpr, ADDITIVE: tl.constexpr,
+):  # fmt: skip
+    """Load one side of scores, heads of rows or one number per row and head, and the heads of rows that go with it."""
+    if ADDITIVE:
+        second = blocks.load(array_2, rows, present, array_2_row, array_2_head, heads, columns, ALIGN)
+        first = blocks.load_numbers(array, rows, wanted, array_row, array_head, heads)
+    else:
+        first = blocks.load(array, rows, present, array_row, array_head, heads, columns, ALIGN)
+        second = blocks.load(array_2, rows, present, array_2_row, array_2_head, heads, columns, ALIGN)
+    return first, second
+
+
+@triton.jit
+def _scores(mine, theirs, factor, ADDITIVE: tl.constexpr):
+    """Return scores, and the slopes of LeakyReLU; that at 0 is the negative one, as in torch."""
+    if ADDITIVE:
+        sums = mine + theirs
+        slopes = tl.where(sums > 0, 1.0, factor)
+        scores = sums * slopes
+    else:  # one side is scaled already
+        scores = tl.sum(mine * theirs, 2)
+        slopes = 1.0
+    return scores, slopes
 
 
 @passes.tuned
 @triton.jit(do_not_specialize=passes.VARYING)
 def _forward(
     q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, bias, bias_row, bias_head, out, out_row, out_head, lse,
-    partial, partial_top, partial_total, indptr, indices, edge_ids, dropout_ids, num_rows, num_slots, scale,
-    head_offset, seed_high, seed_low, drop_threshold, keep_scale, DROPOUT: tl.constexpr, H: tl.constexpr,
-    D: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    partial, partial_top, partial_total, indptr, indices, edge_ids, dropout_ids, num_rows, num_slots, factor,
+    head_offset, seed_high, seed_low, drop_threshold, keep_scale, DROPOUT: tl.constexpr,
+    ADDITIVE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr,
+    BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     row, begin, count, number, pieces, slot = blocks.span(indptr, num_rows, num_slots, PIECE)
     if number >= pieces:
         return
     heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
-    query = blocks.load(q, row + tl.arange(0, 1), inside, q_row, q_head, heads, columns, ALIGN)
-    query *= blocks.number(scale, lse.dtype.element_ty)
+    if ADDITIVE:
+        query = blocks.load_numbers(q, row + tl.arange(0, 1), (heads < H)[None, :], q_row, q_head, heads)
+        factor = blocks.number(factor, lse.dtype.element_ty)
+    else:
+        query = blocks.load(q, row + tl.arange(0, 1), inside, q_row, q_head, heads, columns, ALIGN)
+        query *= blocks.number(factor, lse.dtype.element_ty)
     top, total, sums = blocks.no_edges(lse.dtype.element_ty, BLOCK_H, BLOCK_D)
     for first in range(0, count, BLOCK_E):
         lanes, real, wanted, present = blocks.lanes_of(first, count, heads, inside, H, BLOCK_E)
         positions = begin + lanes
         src = tl.load(indices + positions, mask=real, other=0).to(tl.int64)
-        keys = blocks.load(k, src, present, k_row, k_head, heads, columns, ALIGN)
-        values = blocks.load(v, src, present, v_row, v_head, heads, columns, ALIGN)
-        scores = tl.sum(query * keys, 2)
+        keys, values = _load(
+            k, k_row, k_head, v, v_row, v_head, src, wanted, present, heads, columns, ALIGN, ADDITIVE
+        )  # fmt: skip
+        scores, _slopes = _scores(query, keys, factor, ADDITIVE)
         if bias is not None:
             edges = blocks.ids_of(edge_ids, positions, real)
             terms = blocks.load_numbers(bias, edges, wanted, bias_row, bias_head, heads)
@@ -54,16 +93,19 @@ def _forward(
 def _gradients(
     own, own_row, own_head, far, far_row, far_head, own_2, own_2_row, own_2_head, far_2, far_2_row, far_2_head, stats,
     bias, bias_row, bias_head, grad, grad_row, grad_head, grad_2, grad_2_row, grad_2_head, grad_bias, grad_bias_row,
-    grad_bias_head, partial, partial_2, indptr, indices, order, edge_ids, dropout_ids, num_rows, num_slots, scale,
-    head_offset, seed_high, seed_low, drop_threshold, keep_scale, DROPOUT: tl.constexpr, H: tl.constexpr,
-    D: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    grad_bias_head, partial, partial_2, indptr, indices, order, edge_ids, dropout_ids, num_rows, num_slots, factor,
+    head_offset, seed_high, seed_low, drop_threshold, keep_scale, DROPOUT: tl.constexpr,
+    ADDITIVE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr,
+    BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients that are sums over the edges of a row; one that is None is not computed.
 
     Over in-edges own, far, own_2, far_2 are q, k, grad_out, v, and grad is the gradient of q. Over out-edges, whose
     positions are in order, they are k, q, v, grad_out, and grad and grad_2 are the gradients of k and v. In both cases
     own . far gives the scores, and own_2 . far_2 the gradients of the kept weights.
+
+    With additive scores, the gradient of q (or of k) takes one product of rows per edge. The CPU takes one per row, but
+    that needs sums of another D numbers: in registers, and in memory for each piece.
     """
     row, begin, count, number, pieces, slot = blocks.span(indptr, num_rows, num_slots, PIECE)
     if number >= pieces:
@@ -71,19 +113,23 @@ def _gradients(
     heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
     one_row = row + tl.arange(0, 1)
     dtype: tl.constexpr = stats.dtype.element_ty
-    scale = blocks.number(scale, dtype)
-    mine = blocks.load(own, one_row, inside, own_row, own_head, heads, columns, ALIGN) * scale
+    factor = blocks.number(factor, dtype)
+    if ADDITIVE:
+        mine = blocks.load_numbers(own, one_row, (heads < H)[None, :], own_row, own_head, heads)
+    else:
+        mine = blocks.load(own, one_row, inside, own_row, own_head, heads, columns, ALIGN) * factor
     mine_2 = blocks.load(own_2, one_row, inside, own_2_row, own_2_head, heads, columns, ALIGN)
-    sums = tl.zeros((BLOCK_H, BLOCK_D), dtype)
+    sums = tl.zeros((BLOCK_H,) if ADDITIVE else (BLOCK_H, BLOCK_D), dtype)
     sums_2 = tl.zeros((BLOCK_H, BLOCK_D), dtype)
     if order is None:
         lse, delta = blocks.load_stats(stats, one_row, (heads < H)[None, :], heads, H)
     for first in range(0, count, BLOCK_E):
         lanes, real, wanted, present = blocks.lanes_of(first, count, heads, inside, H, BLOCK_E)
         ends = tl.load(indices + begin + lanes, mask=real, other=0).to(tl.int64)
-        theirs = blocks.load(far, ends, present, far_row, far_head, heads, columns, ALIGN)
-        theirs_2 = blocks.load(far_2, ends, present, far_2_row, far_2_head, heads, columns, ALIGN)
-        scores = tl.sum(mine * theirs, 2)
+        theirs, theirs_2 = _load(
+            far, far_row, far_head, far_2, far_2_row, far_2_head, ends, wanted, present, heads, columns, ALIGN, ADDITIVE
+        )  # fmt: skip
+        scores, slopes = _scores(mine, theirs, factor, ADDITIVE)
         positions = blocks.ids_of(order, begin + lanes, real)
         if order is not None:
             lse, delta = blocks.load_stats(stats, ends, wanted, heads, H)
@@ -101,12 +147,20 @@ def _gradients(
         if grad_bias is not None:
             at = grad_bias + edges[:, None] * grad_bias_row + heads[None, :] * grad_bias_head
             tl.store(at, grads.to(grad_bias.dtype.element_ty), mask=exists)
-        sums += tl.sum(grads[:, :, None] * theirs, 0)
+        if ADDITIVE:
+            sums += tl.sum(grads * slopes, 0)
+        else:
+            sums += tl.sum(grads[:, :, None] * theirs, 0)
         if grad_2 is not None:
             sums_2 += tl.sum(kept[:, :, None] * theirs_2, 0)
-    if grad is not None:
+    if ADDITIVE:
+        _heads, one_column, exists = blocks.columns_of(H, 1, BLOCK_H, 1)
         blocks.store_sums(
-            grad, grad_row, grad_head, partial, row, slot, pieces, sums * scale, heads, columns, inside, H, D, ALIGN
+            grad, grad_row, grad_head, partial, row, slot, pieces, sums[:, None], heads, one_column, exists, H, 1, 1
+        )
+    elif grad is not None:
+        blocks.store_sums(
+            grad, grad_row, grad_head, partial, row, slot, pieces, sums * factor, heads, columns, inside, H, D, ALIGN
         )
     if grad_2 is not None:
         blocks.store_sums(
@@ -116,19 +170,19 @@ def _gradients(
 
 def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
     """Run the forward kernels; arguments and results are those of ``reference_attention``."""
-    kernel, setting, q, k = _kernel(_forward, additive._forward, scale, negative_slope, q, k)
-    return passes.forward(kernel, csc, q, k, readable(v), bias, setting, dropout_p, seed)
+    q, k, setting = _read(q, k, scale, negative_slope)
+    return passes.forward(_forward, csc, q, k, readable(v), bias, setting, dropout_p, seed)
 
 
 def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
     """Run the backward kernels; arguments are those of ``cpu.backward``."""
-    kernel, setting, q, k = _kernel(_gradients, additive._gradients, scale, negative_slope, q, k)
+    q, k, setting = _read(q, k, scale, negative_slope)
     grad_out, out, v = (readable(tensor) for tensor in (grad_out, out, v))
-    passes.backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads)
+    passes.backward(_gradients, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads)
 
 
-def _kernel(of_products, of_additive, scale, negative_slope, q, k):
-    """Return the kernel for a score, what it is scaled or bent with, and q and k as it reads them."""
+def _read(q, k, scale, negative_slope):
+    """Return q and k as the kernels read them, and the factor of their scores and whether these are additive."""
     if negative_slope is not None:  # q and k are single numbers, with any strides
-        return of_additive, dict(negative_slope=negative_slope), q, k
-    return of_products, dict(scale=scale), readable(q), readable(k)
+        return q, k, (negative_slope, True)
+    return readable(q), readable(k), (scale, False)

@@ -1,4 +1,4 @@
-"""What the kernels of dot products and of additive scores share on the device.
+"""What the kernels for results and for gradients share on the device.
 
 One program processes a row, or a piece of a row with many edges, and several heads side by side, so that the keys (or
 values) of a node are one contiguous read. It takes BLOCK_E edges at a time with an online softmax (Milakov, Gimelshein,

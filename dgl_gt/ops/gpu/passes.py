@@ -1,8 +1,8 @@
 """The passes over edges that both scores make on CUDA devices: arguments, order and launches of kernels.
 
-``attention.py`` and ``additive.py`` have a kernel for results and one for gradients each. The backward passes compute
-the weights again from ``lse`` (Dao et al., FlashAttention, arXiv 2205.14135): one over in-edges for the gradients of q
-and bias, one over out-edges for those of k and v.
+``attention.py`` has a kernel for results and one for gradients. The backward passes compute the weights again from
+``lse`` (Dao et al., FlashAttention, arXiv 2205.14135): one over in-edges for the gradients of q and bias, one over
+out-edges for those of k and v.
 
 One program writes each element, without atomics; shapes, strides and dtypes decide the order of sums, and tuning
 chooses only options that change no bit. Rows with the edges of two pieces or more leave partial sums in slots, and
@@ -35,7 +35,7 @@ def tuned(kernel):
     """Tune how far ahead loads are issued; other tiles or warps would change the order of sums."""
     stages = [1] if os.environ.get("TRITON_INTERPRET") == "1" else [1, 2, 3, 4]
     configs = [triton.Config({}, num_warps=None, num_stages=number) for number in stages]
-    return triton.autotune(configs, key=["H", "D", "ALIGN"])(kernel)
+    return triton.autotune(configs, key=["ADDITIVE", "H", "D", "ALIGN"])(kernel)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -86,7 +86,7 @@ def _merge(
 
 
 def forward(kernel, csc, q, k, v, bias, setting, dropout_p, seed):
-    """Run a kernel for results; return out and lse. ``setting`` names the scale or the slope of its scores."""
+    """Run a kernel for results; return out and lse. ``setting`` is the factor of its scores, and whether they are additive."""
     out = torch.empty(len(q), *v.shape[1:], dtype=q.dtype, device=q.device)
     values = _arguments(csc, dict(q=q, k=k, v=v, bias=bias, out=out), setting, dropout_p, seed)
     slots, sums = values["num_slots"], accumulation_dtype(q.dtype)
@@ -148,7 +148,8 @@ def _arguments(csc, arrays, setting, dropout_p, seed):
     values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
     values |= dict(dropout_ids=csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids)
     values |= dict(drop_threshold=dropout_threshold(dropout_p))
-    for name, number in (*setting.items(), ("keep_scale", 1 / (1 - dropout_p))):
+    factor, values["ADDITIVE"] = setting
+    for name, number in (("factor", factor), ("keep_scale", 1 / (1 - dropout_p))):
         values[name] = arrays["v"].new_full((), number) if arrays["v"].dtype == torch.float64 else number
     seed_high, seed_low = halves(int(seed) if dropout_p > 0 else 0)
     values |= dict(seed_high=seed_high, seed_low=seed_low)
