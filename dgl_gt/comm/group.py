@@ -12,7 +12,7 @@ from numbers import Real
 import torch
 import torch.distributed as dist
 
-from dgl_gt.partition.errors import InputError, check_flags
+from dgl_gt.partition.errors import InputError, check_flags, check_one_of
 from dgl_gt.torch_internals import graph_is_kept
 
 from .failure import RankError
@@ -20,7 +20,7 @@ from .gradient_sum import sum_after_backward, sum_during_backward
 from .parameters import ParameterCheck, to_sum
 from .step_recorder import Collective, StepRecorder
 from .transfer import Begin, Finish, SumOverRanks, Transfer, tracked
-from .transport import GroupOfRanks, Transport, check_dtype
+from .transport import OPERATIONS, GroupOfRanks, Transport, check_dtype
 
 PUBLIC = [
     *(
@@ -212,6 +212,7 @@ class Comm:
 
     def all_reduce(self, values: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """Return the sum or maximum (``op="max"``) over ranks, as a new tensor; not differentiable and not counted."""
+        check_one_of("op", op, tuple(OPERATIONS))
         # The backend sums the memory in its own order, but strides may differ between ranks: make them equal.
         total = values.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
         if self.world_size > 1:

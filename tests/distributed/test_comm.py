@@ -92,3 +92,8 @@ def fail_on_one(rank):
 
 def test_an_error_of_one_rank_is_raised_on_all():
     assert run_ranks(3, fail_on_one) == ["rank 1: the disk is full", "the disk is full", "rank 1: the disk is full"]
+
+
+def test_reductions_that_there_are():
+    with pytest.raises(InputError, match="op is 'mean'"):
+        Comm().all_reduce(torch.ones(2), "mean")
