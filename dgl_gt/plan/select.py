@@ -357,7 +357,10 @@ def forecast(
     plans = {ranks: plan(ranks) for ranks in world_sizes}
     errors = [each for _, each in sorted(plans.items()) if isinstance(each, NothingFits)]
     if len(errors) == len(plans):
-        raise errors[-1]
+        if profile.ranks is not None:
+            raise errors[-1]
+        more = ",".join(str(max(plans) * times) for times in (2, 4, 8))
+        raise InputError(f"{errors[-1]}; --world-size {more} tries more ranks")
     return plans
 
 

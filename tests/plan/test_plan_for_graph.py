@@ -75,7 +75,7 @@ def test_a_graph_that_does_not_fit_is_refused_and_sizes_that_fit_are_planned(her
     candidates = planned(here(*options, "--world-size", 4, "--json"))["candidates"]
     (bound,) = (each["memory_bytes"] for each in candidates if (each["strategy"], each["depth"]) == ("halo_h", 1))
     options += ["--rank-memory", bound]
-    refused(here(*options, "--world-size", 2), "nothing fits", "needs the least", lines=None)
+    refused(here(*options, "--world-size", 2), "nothing fits", "needs the least", "--world-size 4,8,16", lines=None)
     plans = planned(here(*options, "--world-size", "2,4", "--json"))["plans"]  # the sizes that fit are planned
     assert [each["ranks"] for each in plans] == [2, 4] and plans[1]["choice"]["predicted_memory_bytes"] <= bound
     assert plans[0]["choice"] is None and "needs the least" in plans[0]["refused"]
