@@ -312,6 +312,7 @@ class _Parser:
         with warnings.catch_warnings():
             # numpy before 2.4 only warns when it reads an integer such as "1.5" as a float first
             warnings.simplefilter("error", DeprecationWarning)
+            warnings.filterwarnings("ignore", "loadtxt: input contained no data")  # the graph is refused by its counts
             try:
                 return np.loadtxt(io.StringIO(lines), **form, **options)
             except DeprecationWarning as warning:

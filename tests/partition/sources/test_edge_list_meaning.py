@@ -1,5 +1,6 @@
 """Edge lists of other hands: each is read as its owner means it, or refused by the value that is in doubt."""
 
+import gzip
 import warnings
 
 import pytest
@@ -255,3 +256,12 @@ def test_a_row_whose_name_begins_like_a_comment(tmp_path):
         load_graph(path, ids="names")
     path.write_text("# two tags, side by side\ncats,#dogs\n# a comment\nbirds,#dogs\n")
     assert load_graph(path, ids="names").num_edges == 2
+
+
+@pytest.mark.parametrize("text", [" ", "\n \n", "\t\n"])
+def test_a_file_of_blanks_is_refused_without_a_library_s_warning(tmp_path, text):
+    path = tmp_path / "g.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refused(path, "0 nodes")
