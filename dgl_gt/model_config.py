@@ -96,9 +96,8 @@ class ModelConfig(Settings):
         if self.hidden % self.heads:
             raise InputError(f"hidden is {self.hidden}; it must be a multiple of heads ({self.heads})")
         given = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
-        for name in given & _READERS.keys():
-            owner, values = _READERS[name]
-            if getattr(self, owner) not in values:
+        for name, (owner, values) in _READERS.items():
+            if name in given and getattr(self, owner) not in values:
                 raise InputError(
                     f"{name} is {getattr(self, name)}, but nothing reads it where {owner} is {getattr(self, owner)}; leave it "
                     f"out, or choose the {owner} {' or '.join(values)}"

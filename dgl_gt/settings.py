@@ -93,6 +93,8 @@ def describing(config: type, *left_out: str):
     parameters = textwrap.indent("\n".join(lines), "    ")
 
     def complete(kind):
+        if not kind.__doc__:  # python -OO
+            return kind
         head = "" if "    Parameters\n" in kind.__doc__ else "\n    Parameters\n    ----------\n"
         kind.__doc__ = kind.__doc__.replace("\n    Raises\n", f"{head}{parameters}\n\n    Raises\n")
         return kind

@@ -113,6 +113,7 @@ def _plan(args, command: argparse.ArgumentParser):
     cuts = [] if policy.is_exact else [(str(each), read_figures(read_manifest(each))) for each in args.source]
     if cuts:  # a policy for other layers, ranks or models is refused before any work
         policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
+        policy.check_model(config.activation_checkpoint, config.model.global_attention)
     traces_of = _traces_of(args, config)
     plans = _forecast(args, traces_of, profile)
     of_policy = None

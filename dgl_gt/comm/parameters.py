@@ -186,13 +186,16 @@ def _is_forward() -> bool:
 @torch.no_grad()
 def _values(parameters: list[torch.Tensor]) -> list[list[float]]:
     """Return for each parameter its norm and some of its numbers."""
-    found = []
+    pieces = []
     for each in parameters:
         flat = (torch.view_as_real(each) if each.is_complex() else each).reshape(-1)
         norm = torch.linalg.vector_norm(flat, dtype=torch.promote_types(flat.dtype, torch.float32))
         samples = flat[:: max(1, -(-len(flat) // _SAMPLES))]
-        found.append(torch.cat([norm.reshape(1), samples]).double().tolist())
-    return found
+        pieces.append(torch.cat([norm.reshape(1), samples]).double())
+    if not pieces:
+        return []
+    together = torch.cat([each.to(pieces[0].device) for each in pieces]).cpu()  # a GPU waits once
+    return [each.tolist() for each in together.split([len(each) for each in pieces])]
 
 
 def _differ(values: list[float], others: list[float], parameter: list) -> bool:

@@ -359,8 +359,8 @@ def forecast(
     if len(errors) == len(plans):
         if profile.ranks is not None:
             raise errors[-1]
-        more = ",".join(str(max(plans) * times) for times in (2, 4, 8))
-        raise InputError(f"{errors[-1]}; --world-size {more} tries more ranks")
+        more = [str(max(plans) * times) for times in (2, 4, 8) if max(plans) * times <= graph.num_nodes]
+        raise InputError(f"{errors[-1]}; --world-size {','.join(more)} tries more ranks") if more else errors[-1]
     return plans
 
 

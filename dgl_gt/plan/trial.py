@@ -53,7 +53,7 @@ def load_fastest(
 
     The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
     chosen if memory is short. With the default profile, a rank may take its share of the memory that the machine has
-    available. ``factory`` makes the model, by default the graph transformer of the config. The other arguments are
+    available. ``factory`` makes the model, by default the model of the config. The other arguments are
     those of :func:`dgl_gt.plan.choose` and :func:`dgl_gt.load`. Returns the graph, the config with the activation
     checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was tried.
     """

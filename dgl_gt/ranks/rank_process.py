@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -185,6 +186,7 @@ def _meet_and_join(backend: str, options: dict, timeout: float | None) -> None:
     rank = options["rank"]
     store = _open_store(rank == 0, **options)
     try:
+        _check_interface(rank, f"{backend.upper()}_SOCKET_IFNAME")
         _wait_for_all(store, rank, options["world_size"], timeout)
         with _ending_with_others(rank, _open_store(False, **options)):
             dist.init_process_group(backend, store=store, **options)
@@ -214,6 +216,22 @@ def _open_store(is_first: bool, rank: int, world_size: int, timeout: timedelta, 
             "all ranks an address of its machine, and a free port that they can reach"
         ) from error
     return dist.PrefixStore(f"attempt/{restarts()}", store)  # torchrun keeps its store when it starts ranks again
+
+
+def _check_interface(rank: int, variable: str) -> None:
+    """Refuse an interface that this machine lacks: nobody else would learn why this rank does not join."""
+    given, present = os.environ.get(variable, ""), [name for _, name in socket.if_nameindex()]
+    if variable.startswith("GLOO"):
+        absent = [name for name in given.split(",") if given and name not in present]
+    else:  # beginnings of names, or with = whole ones; with ^ those to leave out
+        names, is_exact = given.lstrip("=").split(","), given.startswith("=")
+        fitting = [each for each in present for name in names if each == name or not is_exact and each.startswith(name)]
+        absent = [] if fitting or not given or given.startswith("^") else names
+    if absent:
+        raise JoinError(
+            f"{variable} is {given!r} in the environment of rank {rank}, and its machine has the interfaces "
+            f"{', '.join(present)}; name the one that reaches the other machines"
+        )
 
 
 def _wait_for_all(store: dist.Store, rank: int, ranks: int, timeout: float | None) -> None:

@@ -121,9 +121,11 @@ class MetricsLog:
         with suppress(InputError), new_file(self._path, force=True) as file:
             file.write("".join(kept).encode())
 
-    def add(self, numbers: EpochNumbers) -> None:
-        """Write the numbers of one epoch."""
+    def add(self, numbers: EpochNumbers, is_there: bool) -> None:
+        """Write the numbers of one epoch; ``is_there`` says whether the directory is this run's by now."""
         self._unwritten.append(msgspec.to_builtins(numbers))
+        if not is_there:
+            return
         try:
             self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
             written, self._unwritten = self._unwritten, []

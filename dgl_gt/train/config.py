@@ -270,7 +270,7 @@ PATHS = {
 def policy_of(config: TrainConfig) -> Policy:
     """The transmission policy of a config; ``InputError`` if it cannot be read, or does not fit the config."""
     policy = config.exchange.rules
-    policy.check_model(config.activation_checkpoint, config.model.global_attention)
+    policy.check_model(config.activation_checkpoint)
     return policy
 
 
@@ -301,10 +301,12 @@ def read_config(path=None, **overrides) -> TrainConfig:
     InputError
         The file cannot be read, or it has an unknown key or a value out of range.
     """
-    values = {} if path is None else _flat(read_yaml(path), str(path))
+    content = {} if path is None else read_yaml(path)
+    values = _flat(content, str(path))
     overrides = {key: value for key, value in overrides.items() if value is not None}
-    kind = ARCHITECTURES.get(str(values.get("architecture")), GraphTransformerConfig)
-    if overrides.get("architecture", kind.architecture) != kind.architecture:  # the defaults are those of another one
+    kind = ARCHITECTURES.get(str(values.get("architecture")))
+    if kind and "shape" in content and overrides.get("architecture", kind.architecture) != kind.architecture:
+        # A run's own file has all settings of its architecture; those of its defaults are not the user's.
         is_default = {key for key, value in values.items() if value == getattr(kind, key, None)}
         values = {key: value for key, value in values.items() if SETTINGS[key][0] != "model" or key not in is_default}
     try:

@@ -39,7 +39,7 @@ def train(
     on_epoch : callable, optional
         Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
     factory : ModelFactory, optional
-        What makes the model; by default it is the graph transformer of the config.
+        What makes the model; by default it is the model of the config.
     store : RunStore, optional
         What keeps the run in a directory; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
     on_nan : str
@@ -94,6 +94,7 @@ def _training_graphs(sg: ShardedGraph, config: TrainConfig) -> TrainingGraphs:
     sg.comm.check_agreement({"policy": policy.described()})
     if sg.comm.world_size > 1:
         policy.check_strategy(sg.strategy, sg.depth, sg.manifest["cut"])
+        policy.check_model(config.activation_checkpoint, config.model.global_attention)
     return TrainingGraphs(sg, policy, config.seed)
 
 
@@ -166,7 +167,9 @@ def train_and_save(
     with sg.comm.together():
         config = with_stated_meanings(sg, config)
     store = RunStore(
-        *(sg, config, out),
+        sg,
+        config,
+        out,
         force=force,
         resume=resume,
         checkpoint_every=checkpoint_every,

@@ -124,6 +124,5 @@ def _check_factory(path: Path, made_by, factory: ModelFactory | None) -> None:
         )
     if made_by is None and factory is not None:
         raise FactoryError(
-            f"{path} holds a graph transformer of dgl-gt, which --model-factory {factory.name} did not make; leave that "
-            "option out"
+            f"{path} holds a model of dgl-gt, which --model-factory {factory.name} did not make; leave that option out"
         )

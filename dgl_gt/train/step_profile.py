@@ -75,6 +75,11 @@ class StepProfiler:
                 comm.recorder = None
         self._trace, self._recording = trace, RankRecording(recorder.places, recorder.collectives, seconds)
 
+    @property
+    def has_recorded(self) -> bool:
+        """Whether :meth:`write` has a step to write."""
+        return self._recording is not None
+
     def write(self, directory: RunDirectory | None, epoch: int, is_last: bool) -> None:
         """Write what the step recorded after ``epoch`` epochs, if it was the one; every rank calls it, rank 0 with the
         directory.

@@ -127,11 +127,7 @@ class RunStore:
             self._log.resume(state.epoch)
         if self._directory and self._beginning == "resumed":
             self._saved_epoch = _epoch_of_model(self._directory.out)
-            if self._saved_epoch <= state.history.best_epoch + 1:
-                self._save_best(state)
-            else:  # a run that was killed wrote a model after its checkpoint, and the record of that
-                record = self._directory.record() | {"finished": False, "started_by": self._started_by}
-                self._directory.write(model_files(None, self._config, self._shape, record))
+            self._save_best(state)
             print(f"dgl-gt: resuming after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
         if self._profiler:
             self._profiler.start(state.epoch)
@@ -172,10 +168,11 @@ class RunStore:
         """Write what is due, and raise if a signal has asked any rank to stop; every rank calls it."""
         stop, is_due, numbers = self._agree(state.epoch, figures)
         if self._directory:
-            is_due_now = self._has_unsaved(state) and time.monotonic() >= self._next_write_s
-            if is_due_now or not self._directory.is_ours:
+            is_model_due = self._has_unsaved(state) and time.monotonic() >= self._next_write_s
+            is_other_due = bool(stop) or is_due or bool(self._profiler and self._profiler.has_recorded)
+            if is_model_due or (is_other_due and not self._directory.is_ours):
                 self._save_best(state)
-            self._log.add(numbers)
+            self._log.add(numbers, self._directory.is_ours)
         if self._profiler:
             self._profiler.write(self._directory, state.epoch, is_last)
         if is_last:
@@ -251,9 +248,9 @@ class RunStore:
 
         If the first model cannot be written, that is an ``InputError``; if a later one cannot, training goes on.
         """
-        started = time.monotonic()
+        started, is_better = time.monotonic(), self._has_unsaved(state)
         try:
-            self._write(state.best if self._has_unsaved(state) else None, self._record(state))
+            self._write(state.best if is_better else None, self._record(state))
             self._saved_epoch = max(self._saved_epoch, state.history.best_epoch + 1)
         except InputError as error:
             if not self._saved_epoch:
@@ -261,17 +258,20 @@ class RunStore:
                 raise
             print(f"dgl-gt: warning: {error}. Training goes on, and the model is written later", file=sys.stderr)
         ended = time.monotonic()
-        self._next_write_s = ended + max(_MIN_PAUSE_S, (ended - started) / _MAX_WRITING_SHARE)
+        if is_better:
+            self._next_write_s = ended + max(_MIN_PAUSE_S, (ended - started) / _MAX_WRITING_SHARE)
 
-    def _record(self, state: RunState) -> RunRecord:
+    def _record(self, state: RunState) -> RunRecord | dict:
+        if self._saved_epoch > state.history.best_epoch + 1:  # of a run that was killed after its latest checkpoint
+            return self._directory.record() | {"finished": False}
         return unfinished_record(state.history, self._sg, self._plan)
 
-    def _write(self, best: dict | None, record: RunRecord, elsewhere: RunDirectory | None = None) -> None:
-        values = values_of(record) | {"started_by": self._started_by}
+    def _write(self, best: dict | None, record: RunRecord | dict, elsewhere: RunDirectory | None = None) -> None:
+        values = (record if isinstance(record, dict) else values_of(record)) | {"started_by": self._started_by}
         with _writing():
             (elsewhere or self._directory).write(model_files(best, self._config, self._shape, values))
 
-    def _write_somewhere(self, state: RunState, record: RunRecord) -> str | None:
+    def _write_somewhere(self, state: RunState, record: RunRecord | dict) -> str | None:
         """Write to ``out``, or else to the directory for temporary files; None, or a message that says where it is."""
         self._stop.epoch_ended()
         try:

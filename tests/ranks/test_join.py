@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import sys
 
 import pytest
@@ -79,10 +80,10 @@ def test_a_rank_alone_needs_no_place_to_meet(joined):
 def test_a_rank_with_a_wrong_interface_says_so_and_the_others_name_it(joined, wrong):
     environments = [{}, {}, {}]
     environments[wrong] = {"GLOO_SOCKET_IFNAME": "eth9"}
-    for rank, (value, code, stderr) in enumerate(joined(*environments)):
-        text = value[2] if rank == wrong else stderr
-        assert (value[0] is True) if rank == wrong else (value, code) == (None, 2)
-        assert f"rank {wrong} could not join" in text and "eth9" in text and "GLOO_SOCKET_IFNAME" in text
+    for rank, (value, *_) in enumerate(joined(*environments)):
+        is_own, is_relayed, text = value
+        assert (is_own, is_relayed) == (rank == wrong, rank != wrong)
+        assert "GLOO_SOCKET_IFNAME is 'eth9'" in text and f"rank {wrong}" in text
 
 
 def test_ranks_that_do_not_come_are_named(joined):
@@ -102,9 +103,12 @@ def test_the_first_rank_of_each_machine_speaks(joined):
     """The others, which torchrun ends with it, are silent; one that cannot join speaks for itself."""
     second = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     outcomes = joined({}, second, {}, second | {"GLOO_SOCKET_IFNAME": "eth9"})
-    assert [value and value[:2] for value, *_ in outcomes] == [None, None, None, (True, False)]
-    assert [code for _, code, _ in outcomes[:3]] == [2, 2, 2]
-    assert [("rank 3 could not join" in stderr) for *_, stderr in outcomes[:3]] == [True, False, True]
+    assert [value if value == 2 else value[:2] for value, *_ in outcomes] == [
+        (False, True),
+        2,
+        (False, True),
+        (True, False),
+    ]
 
 
 def test_a_place_that_nobody_serves(monkeypatch, capsys):
@@ -118,3 +122,29 @@ def test_a_place_that_nobody_serves(monkeypatch, capsys):
     assert capsys.readouterr().err == (
         f"dgl-gt: rank 1 has waited 0 s for rank 0 at 127.0.0.1:{port}; still waiting (--timeout SECONDS sets a limit)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "is_allowed"),
+    [
+        ("GLOO_SOCKET_IFNAME", "", True),
+        ("GLOO_SOCKET_IFNAME", "lo", True),
+        ("GLOO_SOCKET_IFNAME", "l", False),
+        ("GLOO_SOCKET_IFNAME", "lo,eth9", False),
+        ("NCCL_SOCKET_IFNAME", "", True),
+        ("NCCL_SOCKET_IFNAME", "l", True),  # a beginning of a name
+        ("NCCL_SOCKET_IFNAME", "eth,lo", True),
+        ("NCCL_SOCKET_IFNAME", "=lo", True),
+        ("NCCL_SOCKET_IFNAME", "^docker", True),
+        ("NCCL_SOCKET_IFNAME", "=l", False),
+        ("NCCL_SOCKET_IFNAME", "eth", False),
+    ],
+)
+def test_interfaces_are_named_as_the_backends_name_them(monkeypatch, variable, value, is_allowed):
+    monkeypatch.setattr(rank_process.socket, "if_nameindex", lambda: [(1, "lo"), (2, "ens5")])
+    monkeypatch.setenv(variable, value)
+    if is_allowed:
+        rank_process._check_interface(3, variable)
+    else:
+        with pytest.raises(rank_process.JoinError, match=rf"{variable} is '{re.escape(value)}' in .* of rank 3"):
+            rank_process._check_interface(3, variable)

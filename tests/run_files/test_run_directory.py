@@ -179,6 +179,20 @@ def test_a_new_run_that_is_killed_before_its_first_epoch_leaves_nothing_to_go_on
         train_and_save(sg, QUICK, killed, resume=True)
 
 
+def test_a_run_that_fails_before_it_has_a_model_leaves_the_earlier_one(sg, killed):
+    files = {path: path.read_bytes() for path in killed.iterdir() if not path.name.startswith("checkpoint")}
+
+    def stop(epoch, *_):
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_and_save(sg, QUICK.changed(evaluate_every=5), killed, force=True, on_epoch=stop)
+    assert files == {path: path.read_bytes() for path in killed.iterdir()}
+    train_and_save(sg, QUICK.changed(evaluate_every=5), killed, force=True)
+    assert len((killed / "metrics.jsonl").read_text().splitlines()) == 12
+
+
 def test_ranks_that_start_again_may_train_for_more_epochs(sg, killed, capsys):
     assert len(train_and_save(sg, QUICK.changed(epochs=14), killed, **STARTED_AGAIN)[1].losses) == 14
     assert "resuming after epoch 8 of 14" in capsys.readouterr().err

@@ -382,15 +382,15 @@ def test_numbers_that_come_before_the_directory_are_kept(sg, tmp_path):
 def test_a_full_disk_leaves_whole_lines(tmp_path, capsys):
     """And lines that could not be written are written later, once."""
     log, limit = MetricsLog(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
-    log.add({"epoch": 1})
+    log.add({"epoch": 1}, True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
     try:
-        log.add({"epoch": 2})
-        log.add({"epoch": 3})
+        log.add({"epoch": 2}, True)
+        log.add({"epoch": 3}, True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert [each["epoch"] for each in lines_of(tmp_path)] == [1]
-    log.add({"epoch": 4})
+    log.add({"epoch": 4}, True)
     assert [each["epoch"] for each in lines_of(tmp_path)] == [1, 2, 3, 4]
     assert capsys.readouterr().err.count("warning: cannot write") == 1
 

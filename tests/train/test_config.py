@@ -249,10 +249,16 @@ def test_settings_outside_their_sections_are_all_named(tmp_path):
 def test_the_config_of_a_run_with_another_architecture(tmp_path, architecture):
     """The defaults are those of the architecture, and what the file changes stays."""
     for name in ("transformer", "gnn", "polynormer"):
-        values = asdict(read_config(architecture=name, hidden=16, norm="batch"))
+        values = asdict(read_config(architecture=name, hidden=16, norm="batch")) | {"shape": {"in_dim": 5}}
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
         found = read_config(tmp_path / "c.yaml", architecture=architecture)
         assert found == read_config(architecture=architecture, hidden=16, norm="batch")
+
+
+def test_what_a_user_writes_in_a_file_stays_with_another_architecture(tmp_path):
+    (tmp_path / "c.yaml").write_text("model: {norm_first: true, residual: identity}\n")
+    found = read_config(tmp_path / "c.yaml", architecture="gnn").model
+    assert found.norm_first and found.residual == "identity" and found.score == "gcn"
 
 
 @pytest.mark.parametrize("settings", [{"architecture": "gnn\n"}, {"score": "dot\n"}, {"encodings": "degree\n"}])

@@ -235,9 +235,7 @@ def test_commands(shards, tmp_path, capsys, monkeypatch):
 def test_saved_models_and_factories_that_do_not_belong_together(tmp_path):
     factory, shape = find_factory("factories:Pulled"), {"in_dim": 5, "classes": 3}
     save_model(tmp_path / "own", build_model(CONFIG, 5, 3).state_dict(), CONFIG, shape, {})
-    with pytest.raises(
-        InputError, match="holds a graph transformer of dgl-gt, which --model-factory factories:Pulled did"
-    ):
+    with pytest.raises(InputError, match="holds a model of dgl-gt, which --model-factory factories:Pulled did"):
         load_model(tmp_path / "own", factory)
     model = build_model(CONFIG, 5, 3, factory)
     save_model(tmp_path / "made", model.state_dict(), CONFIG, shape | {"model_factory": factory.name}, {})

@@ -136,7 +136,7 @@ def test_lines_are_written_once_where_tensorboard_fails(tmp_path, monkeypatch):
     log = MetricsLog(tmp_path)
     monkeypatch.setattr(log, "_add_scalars", lambda lines: (_ for _ in ()).throw(OSError(28, "no space")))
     for epoch in (1, 2, 3):
-        log.add({"epoch": epoch})
+        log.add({"epoch": epoch}, True)
     assert [json.loads(line)["epoch"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
 
 
