@@ -226,7 +226,9 @@ def checked_num_nodes(num_nodes: int | None, smallest: int, largest: int, name: 
         raise InputError(f"{name}: the graph has {num_nodes} nodes; at least one is needed")
     if smallest < 0 or largest >= num_nodes:
         bad = smallest if smallest < 0 else largest
-        raise InputError(f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct num_nodes (--num-nodes) or it")
+        raise InputError(
+            f"{name}: node id {bad} is outside 0..{num_nodes - 1}; correct the id, or num_nodes (--num-nodes)"
+        )
     check_fits_memory(f"{name}: a graph of {num_nodes} nodes", 8 * num_nodes)
     return num_nodes
 

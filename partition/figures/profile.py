@@ -298,7 +298,7 @@ def _check_numbers_of_figures(profile: Profile) -> None:
     for key, value in profile.rank_figures.items():
         if isinstance(value, list) and len(value) != ranks:
             raise InputError(
-                f"{key} has {format_count(len(value), 'figure')} for {ranks or 'any number of'} ranks; give one figure for all, "
+                f"{key} has {format_count(len(value), 'figure')} for {'any number of ranks' if ranks is None else format_count(ranks, 'rank')}; give one figure for all, "
                 "or one for each rank"
             )
     if isinstance(link, list) and (ranks is None or [len(row) for row in link] != [ranks] * ranks):

@@ -149,7 +149,7 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
     _within("returned_edges", figures.returned_edges, figures.cut_edges)
     for name, count in figures.masked.items():
         _within(f"masked.{name}", count, figures.owned)
-    _same("hosts", sorted(figures.hosts), host_sizes(parts) if figures.cut == "edge" else [])
+    _same("hosts", [*manifest["hosts"]], [*map(str, host_sizes(parts))] if figures.cut == "edge" else [])
     for size, host in figures.hosts.items():
         halo, cut_edges = (each.reshape(-1, size).sum(axis=1) for each in (figures.copies_within(1), figures.cut_edges))
         _same(f"hosts.{size}.received_rows", host.received_rows.shape, (len(halo), len(halo)))
@@ -159,15 +159,25 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
     for name, record in manifest["encodings"].items():
         kind, described = encoding_column(name, record)
         _same(f"{kind}.{name}", manifest[kind].get(name), described)
-        _within(f"{name}.landmarks", max(record.get("landmarks", [0])), figures.nodes - 1)
+        columns, hops = record["columns"], record.get("hops", 1)
+        _within(f"{name}.eigenvalues", len(record.get("eigenvalues", [])), columns)
+        _within(f"{name}.landmarks", max(record.get("landmarks", []), default=0), figures.nodes - 1)
+        _within(f"{name}.landmarks", len(record.get("landmarks", [])), columns)
+        _within(f"{name}.exact_columns", record.get("exact_columns", 0), columns)
+        _same(f"{name}.probes", record.get("probes", 1) > 0, record.get("exact_columns") != columns)
+        _same(f"{name}.columns", columns % hops, 0)
+        _within(f"{name}.columns", columns // hops, record.get("width") or columns)
     virtual, users = manifest["transforms"].get("virtual_nodes", {"nodes": 0, "edges": 0}), user_node_count(manifest)
-    _within("transforms.virtual_nodes", 1, users)
+    _within("transforms.virtual_nodes.nodes", virtual["nodes"], figures.nodes - 1)
     _same("transforms.virtual_nodes.edges", virtual["edges"], 2 * virtual["nodes"] * users)
     _same(
         VIRTUAL_NODE,
         manifest["encodings"].get(VIRTUAL_NODE, {"columns": virtual["nodes"]})["columns"],
         virtual["nodes"],
     )
+    expander = manifest["transforms"].get("expander", {"degree": 0, "edges": 0})
+    _same("transforms.expander", (expander["degree"] % 2, expander["edges"] % 2), (0, 0))
+    _within("transforms.expander.edges", expander["edges"], expander["degree"] * users)
     if manifest["mapping"]:
         _same("mapping.rank_of_part", sorted(manifest["mapping"]["rank_of_part"]), range(parts))
     _within("transforms", sum(each["edges"] for each in manifest["transforms"].values()), manifest["edges"])
@@ -190,7 +200,8 @@ def _disagreement(where: str, value, expected, how: str = "") -> InputError:
 
 # ---- what each field must be
 
-Count = Annotated[int, Meta(ge=0, le=2**62)]  # the sum of two fits into int64
+Count = Annotated[int, Meta(ge=0, le=2**44)]  # the sum over 2**18 parts fits into int64
+Seed = Annotated[int, Meta(ge=0, le=2**62)]
 Number = Annotated[float, Meta(ge=0, le=1e300)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -273,14 +284,14 @@ class _Choice(Struct):
 class _Laplacian(Struct):
     columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["laplacian"])]
     eigenvalues: list[Annotated[float, Meta(ge=0, le=2)]]
-    seed: Count
+    seed: Seed
 
 
 class _RandomWalk(Struct):
     columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["random_walk"])]
     exact_columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["random_walk"])]
     probes: Count
-    seed: Count
+    seed: Seed
 
 
 class _Degree(Struct):
@@ -296,7 +307,7 @@ class _Hops(Struct):
     columns: Count
     hops: Annotated[int, Meta(ge=1, le=MAX_SIZES["hops"])]
     width: Annotated[int, Meta(ge=1, le=MAX_WIDTH)] | None
-    seed: Count
+    seed: Seed
 
 
 class _ShortestPath(Struct):
@@ -321,7 +332,7 @@ class _Encodings(Struct, forbid_unknown_fields=True):
 class _Expander(Struct):
     degree: Annotated[int, Meta(ge=2, le=MAX_DEGREE)]
     edges: Count
-    seed: Count
+    seed: Seed
 
 
 class _VirtualNodes(Struct):
@@ -346,7 +357,7 @@ class _Manifest(Struct, tag_field="cut"):
     edge_data: dict[str, _Column]
     method: Literal["metis", "expansion", "streaming"]
     source: str
-    seed: Count | None
+    seed: Seed | None
     choice: _Choice | None
     mapping: Mapping | None
     left_out: list[str]

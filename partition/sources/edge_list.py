@@ -33,6 +33,7 @@ _ENDS = (  # names of source and destination, without marks and words such as id
     ("start", "end"),
     ("u", "v"),
 )
+_COUNTER = re.compile(r"([\W_]|[12]|[ab](?![a-z])|id|node)+$")  # ends the names of two columns of one kind: id_1, userB
 _FILLER = re.compile(r"(node|vertex|id|name)+$")
 _DIMACS = re.compile(r"^[#%]?[ \t]*p[ \t]+(edges?|col|sp|max)[ \t]+\d+[ \t]+\d+[ \t]*$", re.MULTILINE)
 _IDENTIFIER = re.compile(r"[_\d]|[a-z][A-Z]")  # in a word that is no prose
@@ -73,6 +74,14 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     if table.header_note in coo.notes:
         warnings.warn(printable(table.header_note), SourceWarning, stacklevel=4)
     kinds = {name.lower(): cell.lower() for name, cell in zip(table.header or (), table.first_row)}
+    stems = {_COUNTER.sub("", each.lower()) for each in table.header or ()}
+    if table.width == len(stems) == 2 and coo.node_names is None and not any(_known_ends(table.header or [])):
+        both = " and ".join(table.header or ())
+        coo.notes += (f"{path.name}: {both} may be of two kinds; a number that is in both columns is one node",)
+    if table.preamble.lower().startswith("bip"):
+        coo.notes += (
+            f"{path.name}: it says bipartite; if both sides count from the same id, their nodes are one here",
+        )
     said = {word.strip(":,.") for word in table.preamble.lower().split()} | {kinds.get("type", "")}
     if said & {"undirected", "sym"}:
         coo.notes += (

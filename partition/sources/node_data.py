@@ -20,7 +20,7 @@ from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph, with_standard_masks_and_labels
 from .options import SourceOptions
-from .text_table import MISSING, SHOWN, TextTable, is_named, listed, open_table, parsed_blocks
+from .text_table import FLOAT32_EXACT, MISSING, SHOWN, TextTable, is_named, listed, open_table, parsed_blocks
 
 _ID_NAMES = ("node", "id", "node_id", "nodeid")
 _LABEL_NAMES = ("label", "labels", "y", "class", "target")
@@ -214,6 +214,8 @@ def read_node_table(path: Path, options: SourceOptions) -> NodeColumns:
             )
     notes = [f"{path.name}: {said}; feat from {listed([*by_name]) or 'no column'}"]
     notes += [class_note(path.name, classes)] if classes else []
+    if large := [name for name, values in by_name.items() if (np.abs(values) >= FLOAT32_EXACT).any()]:
+        notes += [f"{path.name}: float32 rounds the large numbers of {listed(large)}"]
     left_out = (f"column {table.header[i] or i + 1} of {path.name} ({why})" for i, why in columns.left_out.items())
     return NodeColumns(
         data=data,

@@ -13,11 +13,10 @@ from dgl_gt.partition.graph import Graph
 
 from .coo import COOGraph
 from .node_data import NodeColumns, quoted
-from .text_table import are_whole
+from .text_table import FLOAT32_EXACT, are_whole
 
 _MAX_NODES_PER_EDGE, _ALWAYS_ALLOWED_NODES = 64, 1_000_000  # beyond them a number of nodes must be stated
 _ID = re.compile(r"(?:^|[\W_])(?i:id|index)_?$|[a-z]I[dD]$")  # ends the name of a column of ids: not paid, grid
-_FLOAT32_EXACT = 2**24  # float32 holds every whole number below
 _FEWEST_IDS = 3  # of two nodes, any flag has the ids
 _MAX_MARKED_PER_EDGE = 8  # largest id that is marked in a table of all ids, and not sorted
 
@@ -80,7 +79,7 @@ def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
             continue
         distinct = np.unique(values)
         are_ids = _ID.search(name) is not None and len(values) > 1
-        are_ids &= len(distinct) == len(values) or distinct[-1] >= _FLOAT32_EXACT
+        are_ids &= len(distinct) == len(values) or distinct[-1] >= FLOAT32_EXACT
         if not are_ids and len(distinct) >= _FEWEST_IDS:
             used = used_ids(source) if used is None else used
             are_ids = len(used) >= _FEWEST_IDS and bool(np.isin(used.astype(np.float32), distinct).all())

@@ -36,16 +36,17 @@ def ogb_dataset(source: str) -> COOGraph:
     try:
         with _without_questions():
             if not folder.is_dir():
-                nodeproppred.NodePropPredDataset(name, root=str(root))
+                try:
+                    nodeproppred.NodePropPredDataset(name, root=str(root))
+                except EOFError as error:
+                    raise InputError(
+                        f"{source!r}: not found in {folder}, and ogb asks before it downloads over 1 GiB; download it with "
+                        "ogb and name its directory with ?root="
+                    ) from error
             graph, label = _read_raw(folder / "raw", meta)
         return _coo_graph(source, graph, label, _read_split(folder / "split" / meta["split"]))
     except (InputError, MemoryError):
         raise
-    except EOFError as error:
-        raise InputError(
-            f"{source!r}: not found in {folder}, and ogb asks before it downloads over 1 GiB; download it with ogb and name its "
-            "directory with ?root="
-        ) from error
     except Exception as error:  # errors of urllib, zipfile and pandas, and plain exceptions of ogb
         raise InputError(
             f"{source!r}: ogb could not load or download it ({first_line(error)}); check the network, remove "

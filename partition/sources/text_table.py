@@ -16,11 +16,12 @@ from dgl_gt.partition.system.user_files import check_unpacked_size, reading
 COMMENTS = ("#", "%")
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>", "#N/A")  # in place of a value
 SHOWN = 80  # characters of a line in a message
-_BLOCK_BYTES = 1 << 22  # parsing takes about ten times as much memory
+_BLOCK_BYTES = 1 << 22  # parsing takes up to 25 times as much memory
 _LONGEST_LINE_BYTES = 1 << 28
 _MARKS = "\t;,"  # between columns; of two that split all lines, the later one is in names, or in numbers such as 0,5
 _NO_WORDS = {*MISSING, "?", "-"}
 FLOAT64_EXACT = 2**53  # float64 holds every whole number below
+FLOAT32_EXACT = 2**24  # and float32
 _WHOLE_FLOAT = re.compile(r"[0-9]+(\.0*)?|[0-9](\.[0-9]+)?e\+[0-9]+", re.IGNORECASE)  # as pandas and R write it
 _SAMPLE_LINES = 50
 _WORD = re.compile(r'"([^"]*)"|(\S+)')

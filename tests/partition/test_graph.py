@@ -94,7 +94,7 @@ def test_data_that_are_no_arrays_by_name_are_refused():
     torch = pytest.importorskip("torch")
 
     for data in (True, torch.arange(3), [1, 2, 3]):
-        with pytest.raises(InputError, match="node data is a .*"):
+        with pytest.raises(InputError, match="node data is a "):
             from_edges([0, 1], [1, 0], None, data)
     with pytest.raises(InputError, match="edge_index cannot become a numpy array from torch.float32"):
         load_graph(torch.zeros(2, 3, device="meta"))

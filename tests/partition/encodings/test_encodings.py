@@ -298,3 +298,10 @@ def test_a_real_graph(real_graph):
     assert (np.diff(record["eigenvalues"]) >= -1e-9).all() and record["eigenvalues"][0] > 0
     walk = graph.node_data["random_walk"]
     assert not walk[:, 0].any() and 0 <= walk.min() <= walk.max() <= 1
+
+
+@pytest.mark.parametrize("graph", [EMPTY, ONE], ids=["empty", "one"])
+@pytest.mark.parametrize("cut", ["edge", "vertex"])
+def test_shards_of_a_graph_without_links_can_be_read(tmp_path, graph, cut):
+    partition(graph, 1, tmp_path / "shards", cut=cut, encode="anchors=2,laplacian=1,random_walk=2,hops=1,degree")
+    assert set(read_manifest(tmp_path / "shards")["encodings"]) >= {"anchors", "laplacian"}

@@ -265,3 +265,19 @@ def test_a_file_of_blanks_is_refused_without_a_library_s_warning(tmp_path, text)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         refused(path, "0 nodes")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("user_id,item_id\n1,1\n1,2\n2,1\n", True),
+        ("user,movie\n1,1\n1,2\n2,1\n", True),
+        ("id_1,id_2\n1,1\n1,2\n2,1\n", False),
+        ("userA,userB\n1,1\n1,2\n2,1\n", False),
+        ("from,to\n1,1\n1,2\n2,1\n", False),
+        ("% bip weighted\n1,1\n1,2\n", True),
+    ],
+)
+def test_two_kinds_of_ends_are_said(tmp_path, text, said):
+    graph = load_graph(written(tmp_path / "g.csv", text))
+    assert any("one node" in note or "one here" in note for note in graph.notes) == said

@@ -252,7 +252,7 @@ def test_names_that_shards_cannot_hold_are_refused_before_the_work(key, kind):
 
 @pytest.mark.parametrize("num_nodes", ["3", 2.5, True])
 def test_a_number_of_nodes_is_a_whole_number(num_nodes):
-    with pytest.raises(InputError, match="num_nodes is .*"):
+    with pytest.raises(InputError, match="num_nodes is "):
         from_edges([0, 1], [1, 0], num_nodes=num_nodes)
 
 
