@@ -76,7 +76,7 @@ setup(
         ),
         Extension(
             "dgl_gt.partition.cuts.native._loops",
-            sources=[f"{LOOPS}/{name}.cpp" for name in ("vertex_cut", "searches", "clusters")],
+            sources=[f"{LOOPS}/{name}.cpp" for name in ("vertex_cut", "refine", "multilevel", "clusters")],
             depends=glob(f"{LOOPS}/*.h"),
             language="c++",
             extra_compile_args=["-O2", "-g0", "-std=c++17", "-fvisibility=hidden"],

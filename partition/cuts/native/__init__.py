@@ -1,8 +1,8 @@
 """The compiled loops: one Python function for each C function.
 
-ctypes checks the dtype, the number of dimensions and the memory order of every array, and raises
-``ctypes.ArgumentError``. Lengths, and ids inside the arrays, are not checked: they come from a
-:class:`dgl_gt.partition.Graph`, which has checked its own, and from the code of this folder.
+ctypes checks the dtype, the number of dimensions and the memory order of every array, and the functions below check
+shapes: a wrong argument raises ``ctypes.ArgumentError`` or ``ValueError``. Ids inside the arrays are not checked: they
+come from a :class:`dgl_gt.partition.Graph`, which has checked its own, and from the code of this folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,17 @@ _SIGNATURES = {  # in the order of the arguments in C
 
 
 def refine(
-    indptr, sources, *, weights, floors, capacities, owner, sweeps: int, temperature: float, seed: int, prices=None
+    indptr,
+    sources,
+    *,
+    weights,
+    floors,
+    capacities,
+    owner,
+    sweeps: int,
+    temperature: float,
+    seed: int,
+    prices=None,
 ) -> None:
     """Move nodes between parts for fewer halo rows and within the capacities; ``owner``, int32 (N,), is changed.
 
@@ -61,9 +71,13 @@ def refine(
     sweep, in halo rows. Without sweeps, overloaded parts still give nodes away. ``prices[i, j]``, int64
     (P, P), is the cost of a halo row that part i holds and part j owns; by default 1. The diagonal is not read.
     """
-    prices = np.zeros((0, 0), np.int64) if prices is None else prices * (1 - np.eye(len(capacities), dtype=np.int64))
-    problem = _searched(indptr, sources, weights, floors, capacities, owner)
-    _library().dgl_gt_refine(*problem, prices.size, prices, sweeps, temperature, seed)
+    arguments = _searched(indptr, sources, weights, floors, capacities, owner)
+    if prices is None:
+        prices = np.zeros((0, 0), np.int64)
+    else:
+        _check_shapes(prices=(prices, (len(capacities),) * 2))
+        prices = prices * (1 - np.eye(len(capacities), dtype=np.int64))
+    _library().dgl_gt_refine(*arguments, prices.size, prices, sweeps, temperature, seed)
 
 
 def refine_multilevel(indptr, sources, *, weights, floors, capacities, owner, groups, seed: int) -> None:
@@ -71,13 +85,20 @@ def refine_multilevel(indptr, sources, *, weights, floors, capacities, owner, gr
 
     Only nodes with the same number in ``groups``, int64 (N,), may share a cluster; the rest is as for :func:`refine`.
     """
-    problem = _searched(indptr, sources, weights, floors, capacities, owner)
-    _library().dgl_gt_refine_multilevel(*problem, groups, seed)
+    _check_shapes(groups=(groups, (len(indptr) - 1,)))
+    arguments = _searched(indptr, sources, weights, floors, capacities, owner)
+    _library().dgl_gt_refine_multilevel(*arguments, groups, seed)
 
 
 def _searched(indptr, sources, weights, floors, capacities, owner) -> tuple:
     """The arguments that both searches begin with; among them scratch, int32, (N, P)."""
     num_nodes, (parts, kinds) = len(indptr) - 1, capacities.shape
+    _check_shapes(
+        sources=(sources, (indptr[-1],)),
+        weights=(weights, (num_nodes, kinds)),
+        floors=(floors, (parts, kinds)),
+        owner=(owner, (num_nodes,)),
+    )
     pin_counts = np.empty((num_nodes, parts), np.int32)
     return num_nodes, indptr, sources, parts, kinds, weights, floors, capacities, pin_counts, owner
 
@@ -88,32 +109,36 @@ def _searched(indptr, sources, weights, floors, capacities, owner) -> tuple:
 def find_clusters(
     indptr, neighbours, edge_weights, *, node_weights, groups, heaviest: int, sweeps: int, seed: int
 ) -> np.ndarray:
-    """The cluster of each node of an undirected graph, int32 (N,), counted from 0.
+    """Return the cluster of each node of an undirected graph, int32 (N,), counted from 0.
 
     ``edge_weights``, int64, are positive; None stands for ones. Only nodes with the same number in
     ``groups``, int32 (N,), share a cluster, and clusters of several nodes weigh at most ``heaviest``, by
     ``node_weights``, int64 (N,).
     """
-    num_nodes, edges = len(indptr) - 1, _weighted_edges(indptr, neighbours, edge_weights)
-    label = np.empty(num_nodes, np.int32)
+    num_nodes, label = len(indptr) - 1, np.empty(len(indptr) - 1, np.int32)
+    _check_shapes(node_weights=(node_weights, (num_nodes,)), groups=(groups, (num_nodes,)))
+    edges = _weighted_edges(indptr, neighbours, edge_weights)
     _library().dgl_gt_find_clusters(num_nodes, *edges, node_weights, groups, heaviest, sweeps, seed, label)
     return label
 
 
 def contract(indptr, neighbours, edge_weights, cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``indptr``, neighbours and edge weights of the graph of clusters; ``cluster`` is from :func:`find_clusters`."""
-    edges, num_clusters = (
-        _weighted_edges(indptr, neighbours, edge_weights),
-        int(cluster.max()) + 1 if len(cluster) else 0,
-    )
+    """Return ``indptr``, neighbours and edge weights of the graph of clusters; ``cluster`` is from :func:`find_clusters`."""
+    num_nodes, num_clusters = len(indptr) - 1, int(cluster.max()) + 1 if len(cluster) else 0
+    _check_shapes(cluster=(cluster, (num_nodes,)))
+    edges = _weighted_edges(indptr, neighbours, edge_weights)
     begin = np.empty(num_clusters + 1, np.int64)
     to, weights = np.empty(len(neighbours), np.int32), np.empty(len(neighbours), np.int64)
-    _library().dgl_gt_contract(len(indptr) - 1, *edges, cluster, num_clusters, begin, to, weights)
+    _library().dgl_gt_contract(num_nodes, *edges, cluster, num_clusters, begin, to, weights)
     return begin, to[: begin[-1]].copy(), weights[: begin[-1]].copy()
 
 
 def _weighted_edges(indptr, neighbours, edge_weights) -> tuple:
-    edge_weights = np.zeros(0, np.int64) if edge_weights is None else edge_weights
+    _check_shapes(neighbours=(neighbours, (indptr[-1],)))
+    if edge_weights is None:
+        edge_weights = np.zeros(0, np.int64)
+    else:
+        _check_shapes(edge_weights=(edge_weights, neighbours.shape))
     return indptr, neighbours, len(edge_weights), edge_weights
 
 
@@ -126,10 +151,11 @@ def no_copies(num_nodes: int, parts: int) -> np.ndarray:
 
 
 def count_copies(sources, destinations, owner, *, num_nodes: int, parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """The parts that hold each node, uint64 (N, ceil(P / 64)), and how many edges each part has, int64 (P,).
+    """Return the parts that hold each node, uint64 (N, ceil(P / 64)), and how many edges each part has, int64 (P,).
 
     ``owner``, int32 (E,), is the part of each edge; a negative one counts nowhere.
     """
+    _check_shapes(destinations=(destinations, sources.shape), owner=(owner, sources.shape))
     copies, sizes = no_copies(num_nodes, parts), np.zeros(parts, np.int64)
     _library().dgl_gt_count_copies(len(sources), sources, destinations, parts, owner, copies, sizes)
     return copies, sizes
@@ -154,7 +180,13 @@ def place_by_hdrf(
     while another has room: one number, or one for each part; sizes are then compared relative to it. With
     ``counts_degrees``, the degrees are counted on the way.
     """
-    settings = counts_degrees, len(sizes), balance, _capacities(capacity, len(sizes))
+    parts = len(sizes)
+    _check_shapes(
+        destinations=(destinations, sources.shape),
+        owner=(owner, sources.shape),
+        copies=(copies, (len(degrees), -(-parts // 64))),
+    )
+    settings = counts_degrees, parts, balance, _capacities(capacity, parts)
     _library().dgl_gt_place_by_hdrf(
         len(listed), listed, sources, destinations, degrees, *settings, copies, sizes, owner
     )
@@ -166,6 +198,7 @@ def list_by_node(in_indptr, sources) -> tuple[np.ndarray, np.ndarray, np.ndarray
     Returns ``indptr``, int64 (N + 1,), and int32 (2 E,): the other end of each edge, and its position among the in-
     edges.
     """
+    _check_shapes(sources=(sources, (in_indptr[-1],)))
     indptr = np.empty_like(in_indptr)
     neighbours, edges = (np.empty(2 * len(sources), np.int32) for _ in range(2))
     _library().dgl_gt_list_by_node(len(in_indptr) - 1, in_indptr, sources, indptr, neighbours, edges)
@@ -179,8 +212,10 @@ def expand_neighbours(indptr, neighbours, edges, *, start, parts: int, capacity,
     int32 (E,), must be -1 everywhere; edges that no part takes keep -1. ``joined``, int64 (N,), gets the order in which
     nodes joined a core, and does not change at other nodes.
     """
+    num_nodes = _check_lists(indptr, neighbours, edges, owner)
+    _check_shapes(start=(start, (num_nodes,)), joined=(joined, (num_nodes,)))
     limits = parts, _capacities(capacity, parts)
-    _library().dgl_gt_expand_neighbours(len(indptr) - 1, indptr, neighbours, edges, start, *limits, owner, joined)
+    _library().dgl_gt_expand_neighbours(num_nodes, indptr, neighbours, edges, start, *limits, owner, joined)
 
 
 def level_copies(indptr, neighbours, edges, *, listed, parts: int, capacity, rounds: int, owner) -> None:
@@ -189,13 +224,17 @@ def level_copies(indptr, neighbours, edges, *, listed, parts: int, capacity, rou
     ``listed``, int64, are the nodes that may move, in the order in which they are tried. ``capacity`` is the most edges
     of a part, as for :func:`place_by_hdrf`; ``rounds`` is the most passes over the nodes.
     """
-    num_nodes, limits = len(indptr) - 1, (parts, _capacities(capacity, parts), rounds)
-    counts = np.empty((num_nodes, parts), np.int32)
+    num_nodes = _check_lists(indptr, neighbours, edges, owner)
+    counts, limits = np.empty((num_nodes, parts), np.int32), (parts, _capacities(capacity, parts), rounds)
     _library().dgl_gt_level_copies(num_nodes, indptr, neighbours, edges, len(listed), listed, *limits, counts, owner)
 
 
 def choose_masters(copies, parts: int, capacity=1) -> np.ndarray:
-    """The master of each node, int32 (N,), from its copies; parts get rows in proportion to ``capacity``, (P,)."""
+    """Return the master of each node, int32, (N,), from its copies, uint64, (N, ceil(P / 64)).
+
+    Parts get rows in proportion to ``capacity``, (P,).
+    """
+    _check_shapes(copies=(copies, (len(copies), -(-parts // 64))))
     master = np.empty(len(copies), np.int32)
     _library().dgl_gt_choose_masters(len(copies), parts, _capacities(capacity, parts), copies, master)
     return master
@@ -206,7 +245,20 @@ def _capacities(capacity, parts: int) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(np.asarray(capacity, np.int64), (parts,)))
 
 
-# ---- the library -----------------------------------------------------------------------------------------------------
+# ---- checks and the library ------------------------------------------------------------------------------------------
+
+
+def _check_shapes(**arrays) -> None:
+    for name, (array, shape) in arrays.items():
+        if array.shape != tuple(shape):
+            raise ValueError(f"{name} has shape {array.shape}; it must be {tuple(map(int, shape))}")
+
+
+def _check_lists(indptr, neighbours, edges, owner) -> int:
+    """The number of nodes; ``ValueError`` where lists by node do not fit together."""
+    ends = (indptr[-1],)
+    _check_shapes(neighbours=(neighbours, ends), edges=(edges, ends), owner=(owner, (indptr[-1] // 2,)))
+    return len(indptr) - 1
 
 
 def counts_fit(num_nodes: int, num_edges: int, parts: int) -> bool:

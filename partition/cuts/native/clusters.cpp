@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "common.h"
+#include "export.h"
+#include "random.h"
 
 using namespace dgl_gt;
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common.h"
+#include "export.h"
 
 namespace {
 

@@ -93,6 +93,20 @@ def test_an_array_that_is_not_contiguous_raises(function, name):
         getattr(native, function)(**{**arguments, name: scattered})
 
 
+# What says itself how many nodes, edges or parts there are; all other shapes follow.
+FREE = {("list_by_node", "in_indptr"), ("level_copies", "indptr"), ("choose_masters", "copies")}
+FREE |= {("place_by_hdrf", "listed"), ("level_copies", "listed"), ("place_by_hdrf", "sizes")}
+
+
+@pytest.mark.parametrize(("function", "name"), [each for each in ARRAYS if each not in FREE])
+def test_a_wrong_shape_raises(function, name):
+    arguments = calls()[function]
+    right = arguments[name]
+    for wrong in (right[:-1], np.concatenate([right, right]), right[None], right[:0]):
+        with pytest.raises((ArgumentError, ValueError, IndexError)):
+            getattr(native, function)(**{**arguments, name: np.ascontiguousarray(wrong)})
+
+
 WRITTEN = {
     "refine": ["owner"],
     "refine_multilevel": ["owner"],

@@ -1,17 +1,10 @@
-// What all files here share: the mark of functions that Python calls, and random numbers. Nothing in this folder depends on
-// the headers of Python, numpy or torch.
+// The random numbers of the local search.
 #pragma once
 
 #include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
-
-#if defined(__GNUC__)
-#define EXPORT extern "C" __attribute__((visibility("default")))
-#else
-#define EXPORT extern "C"
-#endif
 
 namespace dgl_gt {
 
