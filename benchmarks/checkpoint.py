@@ -64,7 +64,7 @@ def main() -> None:
                 settings = read_config(
                     layers=config.model.layers, hidden=config.model.hidden, epochs=EPOCHS, patience=0
                 )
-                result, _ = train_and_save(sg, settings, out, checkpoint_every=1)
+                result, _ = train_and_save(sg, settings.changed(checkpoint_every=1), out)
             parameters = sum(each.numel() for each in result.model.parameters())
             mib, middle = checkpoints_in(out)[0].stat().st_size / 2**20, statistics.median(seconds)
             print(f"| {name} | {parameters:,} | {mib:.1f} | {middle:.3f} | {middle / interval_s:.3%} |", flush=True)

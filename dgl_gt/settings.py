@@ -22,7 +22,8 @@ def between(least, most) -> Meta:
 
 def one_of(names: tuple[str, ...]) -> Meta:
     """One of some names."""
-    return Meta(pattern=rf"\A({'|'.join(names)})\Z", description=f"{', '.join(names[:-1])} or {names[-1]}")
+    text = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return Meta(pattern=rf"\A({'|'.join(names)})\Z", description=text)
 
 
 Count = Annotated[int, between(0, 10**9)]

@@ -17,6 +17,7 @@ import dgl_gt
 from dgl_gt import partition
 from dgl_gt.model_config import ARCHITECTURES
 from dgl_gt.train.config import SECTIONS
+from dgl_gt.train.task_config import TASKS
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").iterdir())]
@@ -166,7 +167,7 @@ def test_the_citation_names_this_version():
     assert f"\nversion: {dgl_gt.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-CONFIGS = ARCHITECTURES | {name: kind for name, kind in SECTIONS.items() if name != "model"}
+CONFIGS = ARCHITECTURES | TASKS | {name: kind for name, kind in SECTIONS.items() if name not in ("model", "task")}
 
 
 @pytest.mark.parametrize("section", CONFIGS.values(), ids=CONFIGS)

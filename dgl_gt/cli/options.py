@@ -8,7 +8,6 @@ import re
 import reprlib
 from collections.abc import Iterable
 
-from dgl_gt.model_config import ARCHITECTURES
 from dgl_gt.partition.command_options import size_in_bytes
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import PRESETS
@@ -17,31 +16,32 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.yaml_file import check_keys, parse_yaml
-from dgl_gt.train.config import PATHS, SETTINGS, TrainConfig, read_config
+from dgl_gt.train.config import KINDS, PATHS, SECTIONS, SETTINGS, TrainConfig, read_config
 
 _MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
 
 
-def add_shard_options(command, strategies=CHOICES) -> None:
+def add_shard_options(command) -> None:
     """Add the options of a verb that runs on shards, one rank per part."""
     add = command.add_argument
     add("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
     text = "number of ranks to start on this machine, one per part (default: the number of parts)"
     add("--nproc", type=int, metavar="P", help=text)
     add_timeout(command)
-    names = ", ".join(strategies)
-    add(
-        "--strategy",
-        metavar="NAME",
-        help=f"how attention crosses ranks: {names} (default: halo; mirror on vertex cuts)",
-    )
-    text = "layers between two exchanges; more than 1 needs shards made with --halo-depth (default: 1)"
-    add("--depth", type=int, default=1, metavar="R", help=text)
     text = "compute while rows travel between ranks (default: yes)"
     add("--overlap", action=argparse.BooleanOptionalAction, default=True, help=text)
     add("--force", action="store_true", help="replace the output if it exists")
     add_json(command)
+
+
+def add_strategy(command) -> None:
+    """Add ``--strategy`` and ``--depth``, for a verb that takes no settings."""
+    names = ", ".join(CHOICES)
+    text = f"how attention crosses ranks: {names} (default: halo; mirror on vertex cuts)"
+    command.add_argument("--strategy", metavar="NAME", help=text)
+    text = "layers between two exchanges; more than 1 needs shards made with --halo-depth (default: 1)"
+    command.add_argument("--depth", type=int, default=1, metavar="R", help=text)
 
 
 def add_json(command) -> None:
@@ -107,11 +107,11 @@ def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None
     return parts
 
 
-def load_shards(args):
+def load_shards(args, strategy: str | None, depth: int):
     """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
     from dgl_gt import load
 
-    return load(args.directory, args.strategy, args.depth, overlap=args.overlap, timeout_s=args.timeout)
+    return load(args.directory, strategy, depth, overlap=args.overlap, timeout_s=args.timeout)
 
 
 def positive_integer(text: str) -> int:
@@ -178,16 +178,14 @@ def add_settings(command, names: Iterable[str]) -> None:
 
 
 def _help_of(name: str) -> str:
-    """The text of a setting with its default, which may differ between the architectures that have it."""
+    """The text of a setting with its default, which may differ between the kinds of a section that have it."""
     section, each = SETTINGS[name]
-    if section != "model":
-        return f"{each.metadata['help']} (default: {'none' if each.default == '' else each.default})"
-    of_architectures = {
-        key: getattr(kind, each.name) for key, kind in ARCHITECTURES.items() if hasattr(kind, each.name)
-    }
-    first, *others = of_architectures.items()
+    kinds = KINDS[section][1] if section in KINDS else {"": SECTIONS[section]}
+    of_kinds = {key: getattr(kind, each.name) for key, kind in kinds.items() if hasattr(kind, each.name)}
+    first, *others = of_kinds.items()
     default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others if value not in (first[1], key))])
-    readers = f" for {' or '.join(of_architectures)};" if len(of_architectures) < len(ARCHITECTURES) else ""
+    default = default or "none"
+    readers = f" for {' or '.join(of_kinds)};" if len(of_kinds) < len(kinds) else ""
     return f"{each.metadata['help']} ({readers} default: {default})".replace("( ", "(")
 
 

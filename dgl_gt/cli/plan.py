@@ -22,7 +22,8 @@ from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.plan.plan import NothingFits, Plan, forecast_table, plot, text_of_plan
 from dgl_gt.plan.select import forecast
 from dgl_gt.run_files.prediction_check import check_table, compare_with_prediction
-from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of
+from dgl_gt.train.config import TrainConfig, policy_of
+from dgl_gt.train.task_config import TaskConfig
 
 from .options import (
     add_config,
@@ -58,7 +59,7 @@ def add_command(commands) -> None:
     add_settings(command, _OF_CONFIG)
     text = "also predict steps under this transmission policy (shards only); the policy in --config is ignored"
     add("--policy", metavar="POLICY", help=text)
-    text = f"number of classes (default: {ASSUMED_CLASSES})"
+    text = f"number of classes (default: {TaskConfig.assumed_out_dim})"
     add("--classes", type=positive_integer, metavar="N", help=text)
     add_model_factory(command)
     add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")
@@ -179,7 +180,7 @@ def _traces_of(args, config: TrainConfig):
 
     factory = find_factory(args.model_factory)
     check_settings(config, factory)
-    return cache(lambda features: tracer_of(config, features, args.classes or ASSUMED_CLASSES, factory))
+    return cache(lambda features: tracer_of(config, features, args.classes, factory))
 
 
 def _forecast(args, traces_of, profile) -> dict:

@@ -7,17 +7,18 @@ from pathlib import Path
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import check_file
 
-from .options import add_model_factory, add_shard_options, load_shards, run_on_parts
+from .options import add_model_factory, add_shard_options, add_strategy, load_shards, run_on_parts
 
 
 def add_command(commands) -> None:
     """Add ``predict`` to an argparse subparsers object."""
     command = commands.add_parser(
         "predict",
-        help="predict the class of every node with a trained model",
-        description="Predict the class of every node and write the predictions in the original node order.",
+        help="predict with a trained model, such as the class of every node",
+        description="Predict what the model was trained for, and write the predictions in the original node order.",
     )
     add_shard_options(command)
+    add_strategy(command)
     add_model_factory(command)
     text = "model directory written by `dgl-gt train --out`, or the model.safetensors in it"
     command.add_argument("--model", required=True, metavar="DIR", help=text)
@@ -45,18 +46,10 @@ def _predict_rank(args):
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))
         node_names = read_node_names(args.directory) if comm.rank == 0 else None
-    found = predict(model, load_shards(args))
-    if found is None:  # all ranks but rank 0
+    answer = predict(model, load_shards(args, args.strategy, args.depth))
+    if answer is None:  # all ranks but rank 0
         return None
-    prediction, probability = found
-    write_predictions(
-        args.out,
-        prediction,
-        probability,
-        node_names=node_names,
-        class_names=model.class_names,
-        force=args.force,
-    )
-    result = {"nodes": len(prediction), "classes": probability.shape[1], "out": args.out}
+    write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
+    result = {"nodes": len(answer.prediction), "classes": answer.probability.shape[1], "out": args.out}
     text = f"wrote {args.out}: {result['nodes']:,} nodes, {result['classes']} classes, in the original node order"
     return result, text

@@ -7,12 +7,12 @@ import sys
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import Profile, read_profile
-from dgl_gt.partition.figures.strategies import AUTO, CHOICES, WITH_POLICY, strategy_of
+from dgl_gt.partition.figures.strategies import AUTO, WITH_POLICY
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.partition.system.signals import is_rank
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
-from dgl_gt.run_files.run_directory import CHECKPOINT_EVERY, MODEL, check_can_resume, checkpoint_interval
-from dgl_gt.train.config import ON_NAN, SECTIONS, SETTINGS, policy_of
+from dgl_gt.run_files.run_directory import MODEL, check_can_resume
+from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of
 
 from .options import (
     add_config,
@@ -43,11 +43,11 @@ def add_command(commands) -> None:
     command = commands.add_parser(
         "train",
         help="train a graph transformer or a GNN on shards",
-        description="Train a graph transformer or a GNN for node classification on the full graph, with one rank per part. "
+        description="Train a graph transformer or a GNN on the full graph, by default for classes of nodes, with one rank per part. "
         "Under torchrun, join the ranks that torchrun started.",
         usage="dgl-gt train [options] DIR",
     )
-    add_shard_options(command, (*CHOICES, AUTO))
+    add_shard_options(command)
     auto = command.add_argument_group("with --strategy auto")
     text = "shards of another cut of the same graph to choose from; may be repeated"
     auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)
@@ -75,8 +75,6 @@ def add_command(commands) -> None:
 
 def _add_survival_options(group) -> None:
     add = group.add_argument
-    text = f"epochs (50) or time (30s, 10m, 2h) from one checkpoint in --out to the next (default: {CHECKPOINT_EVERY})"
-    add("--checkpoint-every", metavar="N|TIME", help=text)
     text = "resume from the latest checkpoint in --out; the number of parts and the cut of the graph may differ"
     add("--resume", action="store_true", help=text)
     text = (
@@ -84,27 +82,19 @@ def _add_survival_options(group) -> None:
         "others waiting longer than --timeout (default: 0)"
     )
     add("--max-restarts", metavar="N", type=whole_number, default=0, help=text)
-    text = "what to do if the loss is not finite: stop with an error, or skip the step (default: stop)"
-    add("--on-nan", choices=ON_NAN, default=ON_NAN[0], help=text)
 
 
 def _train(args):
     config = config_of(args)
-    if args.strategy not in (None, AUTO):
-        strategy_of(args.strategy, (*CHOICES, AUTO))
     _check_out(args)
-    if args.checkpoint_every:
-        checkpoint_interval(args.checkpoint_every)
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
-    policy, profile = policy_of(config), None
-    if args.strategy == AUTO and not policy.is_exact:
+    policy, profile, is_auto = policy_of(config), None, config.exchange.strategy == AUTO
+    if is_auto and not policy.is_exact:
         raise InputError(
             f"--policy is {config.exchange.policy}, and --strategy auto compares exact exchanges; choose one of "
             f"{', '.join(WITH_POLICY)}"
         )
-    if args.strategy == AUTO:
-        if args.depth != 1:
-            raise InputError(f"--depth is {args.depth}, but --strategy auto chooses it; bound it with --max-depth")
+    if is_auto:
         profile = read_profile(args.profile, args.preset)
     elif given:
         raise InputError(
@@ -116,7 +106,7 @@ def _train(args):
         lambda: _train_rank(args, config, profile),
         args.nproc,
         args.timeout,
-        choice=None if profile else (args.strategy, args.depth),
+        choice=None if profile else config.exchange.choice,
         keep_memory=args.rank_memory is None,
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,
@@ -154,14 +144,14 @@ def _leads() -> bool:
 
 
 def _memory_advice(args, config) -> str:
-    if args.strategy == AUTO:  # only the ranks know what was predicted
+    if config.exchange.strategy == AUTO:  # only the ranks know what was predicted
         return (
             "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
             "--strategy auto chooses from"
         )
     from dgl_gt.plan.planned_step import advice_for_strategy
 
-    return advice_for_strategy(args.directory, config, args.strategy, args.depth, args.model_factory)
+    return advice_for_strategy(args.directory, config, args.model_factory)
 
 
 def _train_rank(args, config, profile: Profile | None):
@@ -186,14 +176,14 @@ def _train_rank(args, config, profile: Profile | None):
         print(f"dgl-gt: {assumed}", file=sys.stderr)
     if args.splits or args.seeds:
         return _train_several(args, config, sg, plan, factory)
-    if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.task.inputs)):
+    if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.task)):
         print(f"dgl-gt: {unused}", file=sys.stderr)
     if sg.comm.rank == 0 and not args.out:
         print("dgl-gt: the model will not be saved; to save it, stop and add --out DIR", file=sys.stderr)
     with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
         on_epoch = progress and progress.after_epoch
         if not args.out:
-            result = train(sg, config, on_epoch=on_epoch, factory=factory, on_nan=args.on_nan)
+            result = train(sg, config, on_epoch=on_epoch, factory=factory)
             record = summary.finished_record(result, sg, plan)
         else:
             options = _options_of_run(args) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
@@ -210,8 +200,6 @@ def _options_of_run(args) -> dict:
         "resume": args.resume or ("if_possible" if restarts() else False),
         "tensorboard": args.tensorboard,
         "timeline": args.timeline,
-        "on_nan": args.on_nan,
-        "checkpoint_every": args.checkpoint_every or CHECKPOINT_EVERY,
     }
 
 
@@ -221,17 +209,17 @@ def _train_several(args, config, sg, plan, factory):
 
     from dgl_gt.train import summary
     from dgl_gt.train.run import train
-    from dgl_gt.train.tasks.node_classification import node_classification
+    from dgl_gt.train.task import read_task
 
     splits, runs = args.splits or [config.task.split], []
     config.changed(seed=config.seed + (args.seeds or 1) - 1)  # refused here, before the first run, if it is too large
     for split in splits:
-        node_classification(sg, config.changed(split=split))  # the same
+        read_task(sg, config.changed(split=split))  # the same
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
                 settings, on_epoch = config.changed(split=split, seed=seed), progress and progress.after_epoch
-                result = train(sg, settings, on_epoch=on_epoch, factory=factory, on_nan=args.on_nan)
+                result = train(sg, settings, on_epoch=on_epoch, factory=factory)
             runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, sg)))
             del result  # and with it the model
     values = summary.values_of_runs(runs) | ({"plan": msgspec.to_builtins(plan)} if plan else {})
@@ -252,7 +240,7 @@ def _factory_on_all_ranks(args):
 def _load(args, config, profile: Profile | None, factory):
     """The sharded graph, the config, and the plan that ``--strategy auto`` made, or None."""
     if profile is None:
-        return load_shards(args), config, None
+        return load_shards(args, *config.exchange.choice), config, None
     from dgl_gt.plan.trial import load_fastest
 
     return load_fastest(

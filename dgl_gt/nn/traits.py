@@ -19,8 +19,6 @@ class ModelTraits:
         graph serves the whole model.
     input_sizes : dict of str to int, optional
         Widths of its inputs, ``in_dim``, ``edge_feats`` and ``edge_kinds``; None where they are unknown.
-    reads : object, optional
-        How the trainer made its inputs from node and edge data; None where it reads features alone.
     dropout_parts : tuple of Module
         The parts whose numbers are in the seeds of :func:`dgl_gt.nn.set_dropout_step`; layers elsewhere come after
         them.
@@ -28,7 +26,6 @@ class ModelTraits:
 
     num_views: int | None = None
     input_sizes: Mapping[str, int] | None = None
-    reads: object | None = None
     dropout_parts: tuple[nn.Module, ...] = ()
 
 

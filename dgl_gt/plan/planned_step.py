@@ -19,12 +19,12 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.memory import available_memory_bytes
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.train.config import ASSUMED_CLASSES, TrainConfig, policy_of
+from dgl_gt.train.config import TrainConfig, policy_of
 from dgl_gt.train.fit import take_step
 from dgl_gt.train.model import ModelFactory, build_model, find_factory, max_depth
 from dgl_gt.train.optimizer import make_optimizer
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
-from dgl_gt.train.tasks.node_classification import assumed_node_classification
+from dgl_gt.train.task import task_class
 
 from .calibrate import available_rank_memory
 from .policy_costs import kept_bytes, plan_policy
@@ -33,7 +33,7 @@ from .tracer import Tracer
 
 _OF_NO_TRACE = (  # settings on which no trace depends
     *("epochs", "local_epochs", "evaluate_every", "patience", "seed", "metric", "split"),
-    *("lr", "weight_decay", "schedule", "warmup", "policy"),
+    *("lr", "weight_decay", "schedule", "warmup", "policy", "strategy", "depth", "checkpoint_every", "on_nan"),
 )
 _ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does
 _SAFE_SHARE = 0.25  # of the memory; below, no prediction is made, because that takes a second or more
@@ -54,7 +54,7 @@ _TERMS = {  # what a rank holds, by the count on which it depends; and what make
 
 def _make_step(
     config: TrainConfig,
-    classes: int,
+    out_dim: int,
     factory: ModelFactory | None,
     sg: ShardedGraph,
     activation_checkpoint: str,
@@ -63,7 +63,7 @@ def _make_step(
 ):
     """A training step on a part; gradients of the layers ``factored`` travel as factors of ``train_rows`` rows in all."""
     config, comm, factors = config.changed(activation_checkpoint=activation_checkpoint), sg.comm, None
-    task = assumed_node_classification(sg, config, classes)
+    task = task_class(config.task).assume(sg, config, out_dim)
     model = build_model(config, factory=factory, **task.sizes).to(sg.device)
     if factored:
         rows, others = task.rows_of_loss, [train_rows] + [0] * (comm.world_size - 2)
@@ -72,7 +72,7 @@ def _make_step(
 
 
 def tracer_of(
-    config: TrainConfig, features: int, classes: int = ASSUMED_CLASSES, factory: ModelFactory | None = None
+    config: TrainConfig, features: int, classes: int | None = None, factory: ModelFactory | None = None
 ) -> Tracer:
     """The training step of ``dgl-gt train``, for :func:`dgl_gt.plan.choose`; plans of one model share its traces.
 
@@ -80,8 +80,10 @@ def tracer_of(
     ----------
     config : TrainConfig
         An ``activation_checkpoint`` other than ``none`` is kept; otherwise all modes are considered.
-    features, classes : int
-        Width of the node features, and number of classes.
+    features : int
+        Width of the node features.
+    classes : int, optional
+        Number of classes, or width of the result for another task.
     factory : ModelFactory, optional
         What makes the model; by default that of the config is meant.
 
@@ -95,16 +97,16 @@ def tracer_of(
             "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, or "
             "add random features with --random-features"
         )
-    defaults = TrainConfig().flat()
-    others = {name: defaults[name] for name in _OF_NO_TRACE}
+    defaults, settings = TrainConfig().flat(), config.flat()
+    others = {name: defaults[name] for name in _OF_NO_TRACE if name in settings}
     make = _traces if factory else _shared_traces  # a user's function may depend on more than its name says
-    return make(config.changed(**others), features, classes, factory)
+    return make(config.changed(**others), features, classes or config.task.assumed_out_dim, factory)
 
 
-def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFactory | None) -> Tracer:
+def _traces(config: TrainConfig, features: int, out_dim: int, factory: ModelFactory | None) -> Tracer:
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
         tables = {"edge_kinds": len(config.task.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
-        model, mode = build_model(config, features, classes, factory, **tables), config.activation_checkpoint
+        model, mode = build_model(config, features, out_dim, factory, **tables), config.activation_checkpoint
     needed, available = 4 * sum(each.nbytes for each in model.parameters()), available_memory_bytes()
     if needed > available:
         raise InputError(
@@ -115,14 +117,14 @@ def _traces(config: TrainConfig, features: int, classes: int, factory: ModelFact
 
     def variant(figures: Figures) -> dict:
         names = () if factory else factored_layers(model, figures, config)
-        return {"factored": names, "train_rows": int(figures.masked["train_mask"].sum())} if names else {}
+        return {"factored": names, "train_rows": int(figures.masked[config.task.mask_of_loss].sum())} if names else {}
 
     of_model = {"model_factory": factory.name} if factory else asdict(config.model)
     return Tracer(
-        partial(_make_step, config, classes, factory),
+        partial(_make_step, config, out_dim, factory),
         max_depth(model),
         checkpoint_modes(model) if mode == "none" else (mode,),
-        {**of_model, "precision": config.precision, "features": features, "classes": classes},
+        {**of_model, "precision": config.precision, "features": features, "classes": out_dim},
         variant,
     )
 
@@ -200,11 +202,9 @@ def _what_fits(directory, figures: Figures, traces, available: int, policy: Poli
     return f"{options} is predicted to fit, with {format_bytes(choice.memory_bytes)}"
 
 
-def advice_for_strategy(
-    directory, config: TrainConfig, strategy: str | None, depth: int, model_factory: str | None = None
-) -> str:
+def advice_for_strategy(directory, config: TrainConfig, model_factory: str | None = None) -> str:
     """What a training step was predicted to need on the largest rank, what most of that is for, and what to change."""
-    figures = read_figures(read_manifest(directory))
+    figures, (strategy, depth) = read_figures(read_manifest(directory)), config.exchange.choice
     rules = default_strategy(figures) if strategy is None else strategy_of(strategy, CHOICES)
     try:
         traces = tracer_of(config, figures.features, factory=find_factory(model_factory))

@@ -31,7 +31,7 @@ from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.fit import take_step
 from dgl_gt.train.optimizer import Schedule, make_optimizer
 from dgl_gt.train.run import prepare
-from dgl_gt.train.tasks.node_classification import node_classification
+from dgl_gt.train.task import read_task
 
 from .planned_step import tracer_of
 from .policy_costs import PolicyCosts
@@ -73,7 +73,7 @@ def load_for_policies(directory, config: TrainConfig, profile: Profile, rank_mem
     """
     sg, strategy = load(directory), None
     with sg.comm.together():
-        classes = node_classification(sg, config).classes
+        classes = read_task(sg, config).sizes["out_dim"]
         figures = read_figures(sg.manifest)
         with sg.comm.raising_together():
             if sg.comm.rank == 0:
@@ -119,7 +119,7 @@ def search_policy(
     """
     _check(sg, config, max_loss)
     probe = _Probe(sg, config, report)
-    traces, strategy = tracer_of(config, figures.features, probe.task.sizes["classes"]), sg.strategy
+    traces, strategy = tracer_of(config, figures.features, probe.task.sizes["out_dim"]), sg.strategy
     exchanges = traces.exchanges(figures, strategy, config.activation_checkpoint)
     costs = PolicyCosts.of_trace(
         traces.of(figures, strategy, 1, config.activation_checkpoint), figures, profile, exchanges

@@ -29,7 +29,7 @@ from dgl_gt.train.model import ModelFactory
 from dgl_gt.train.optimizer import make_optimizer
 from dgl_gt.train.run import prepare
 from dgl_gt.train.sufficient_factors import factors_of
-from dgl_gt.train.tasks.node_classification import node_classification
+from dgl_gt.train.task import read_task
 
 from .calibrate import available_rank_memory
 from .plan import Candidate, Plan
@@ -81,7 +81,7 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     differently, and ranks that try different candidates would wait for each other forever.
     """
     comm, cuts = sg.comm, [(str(each), read_figures(read_manifest(each))) for each in directories]
-    classes = node_classification(sg, config).classes
+    classes = read_task(sg, config).sizes["out_dim"]
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
         rank_memory = available

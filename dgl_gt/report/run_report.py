@@ -26,7 +26,8 @@ from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.prediction_check import compared
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
 from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, StepTimeline, read_json
-from dgl_gt.train.config import METRIC_TITLES, TrainConfig, by_path
+from dgl_gt.train.config import TrainConfig, by_path
+from dgl_gt.train.task_config import TITLES
 
 from . import pictures
 
@@ -70,7 +71,7 @@ def _page(run: RunFiles, numbers: dict) -> str:
     name = numbers["metric"]["name"]
     return environment.get_template("run_page.html.j2").render(
         numbers,
-        metric_name=METRIC_TITLES.get(name, name) or "metric",
+        metric_name=TITLES.get(name, name) or "metric",
         shown_settings=_settings(numbers["settings"]),
         pictures=pictures,
         percent=percent,

@@ -28,9 +28,7 @@ METRICS_FILE = "metrics.jsonl"  # a line for each epoch
 STEP_TIMELINE = "timeline.json"  # one training step on all ranks
 TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of the same step, for viewers of Chrome traces
 CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the number of epochs before it
-CHECKPOINT_EVERY = "10m"  # where nothing else is asked for
 _KEPT = 2  # checkpoints: one more than is needed if no file is ever damaged
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 _NAMES = "|".join(
     [*map(re.escape, (WEIGHTS, CONFIG, RECORD, METRICS_FILE, STEP_TIMELINE)), TRACE.pattern, CHECKPOINT.pattern]
@@ -179,17 +177,6 @@ def _summary_writer():
             f"--tensorboard needs the package tensorboard ({error}); install it with pip install 'tensorboard>=2.14'"
         ) from error
     return SummaryWriter
-
-
-def checkpoint_interval(text: str | int) -> tuple[int | None, float | None]:
-    """Epochs, or else seconds, from one checkpoint to the next, from a text such as "50", "30s", "10m" or "2h"."""
-    found = re.fullmatch(r"([1-9][0-9]{0,8})([smh]?)", str(text))
-    if not found:
-        raise InputError(
-            f"checkpoint_every is {text!r}; it must be a number of epochs such as 50, or a time such as 30s, 10m or 2h"
-        )
-    number = int(found[1])
-    return (None, number * _SECONDS[found[2]]) if found[2] else (number, None)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

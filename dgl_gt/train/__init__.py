@@ -4,9 +4,10 @@ from dgl_gt.partition.lazy_names import lazy_names
 
 _HOMES = {
     "TrainConfig": "dgl_gt.train.config",
-    "TaskConfig": "dgl_gt.train.config",
+    "NodeClassificationConfig": "dgl_gt.train.task_config",
     "OptimizerConfig": "dgl_gt.train.config",
     "ExchangeConfig": "dgl_gt.train.config",
+    "CheckpointConfig": "dgl_gt.train.config",
     "GNNConfig": "dgl_gt.model_config",
     "GraphTransformerConfig": "dgl_gt.model_config",
     "PolynormerConfig": "dgl_gt.model_config",

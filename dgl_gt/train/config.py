@@ -1,106 +1,33 @@
-"""The settings of a training run: model, task, optimiser, exchange, and the run itself."""
+"""The settings of a training run: model, task, optimiser, exchange, checkpoints, and the run itself."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+import re
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from dgl_gt.exchange.policy.policy import Policy, is_policy_file, parse_mode, read_policy
-from dgl_gt.model_config import ARCHITECTURES, EDGE_KINDS, PRECISIONS, GraphTransformerConfig, ModelConfig
+from dgl_gt.model_config import ARCHITECTURES, PRECISIONS, GraphTransformerConfig, ModelConfig
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS
+from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, AUTO, CHOICES, strategy_of
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
-from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, option_name, setting, types_of
+from dgl_gt.settings import Count, Settings, between, described, one_of, option_name, setting, types_of
 
-METRIC_TITLES = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
-METRICS = ("auto", *METRIC_TITLES)
-ASSUMED_CLASSES = 40  # in predictions, which are made before the labels are read
+from .task_config import TASKS, NodeClassificationConfig, TaskConfig
+
 OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("constant", "cosine", "plateau")
 DECAYED = ("weights", "all")
-ON_NAN = ("stop", "skip")  # what train does where the loss is not finite
-CLASS_WEIGHTS = ("none", "balanced")
-
-_ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
-_NAMES = r"\A([^,]+(,[^,]+)*)?\Z"  # edge data may have any name, but one with a comma cannot be given here
-MEANINGS = ("number", "kind")  # of edge data
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a model reads of the data: features, divided by their sums or not, encodings, and edge data with meanings."""
-
-    encodings: tuple[str, ...] = ()
-    normalizes_features: bool = False
-    edge_features: dict[str, str | None] = field(default_factory=dict)  # one of ``MEANINGS``, or None if not stated
-
-
-def _split(names: str) -> tuple[str, ...]:
-    """The names in a list with commas, each once."""
-    return tuple(dict.fromkeys(filter(None, names.split(","))))
-
-
-def _edge_columns(text: str) -> dict[str, str | None]:
-    """What ``weight:number,type:kind,length`` says about each column: ``number``, ``kind`` or nothing, which is None."""
-    columns: dict[str, str | None] = {}
-    for word in _split(text):
-        name, colon, meaning = word.rpartition(":")
-        is_stated = colon and meaning in MEANINGS
-        name = name if is_stated else word
-        if name in columns:
-            raise InputError(f"edge_features names {name!r} twice, in {text!r}; name it once")
-        columns[name] = meaning if is_stated else None
-    return columns
-
-
-@described
-@dataclass(frozen=True)
-class TaskConfig(Settings):
-    """What is learned from which data, section ``task``.
-
-    Raises
-    ------
-    InputError
-        A value is out of range; the message names it and says what is allowed.
-    """
-
-    encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
-        setting("", "encodings in the shards to append to the features, such as laplacian,degree")
-    )
-    edge_features: Annotated[str, Meta(pattern=_NAMES, description="names of edge data with commas between them")] = (
-        setting(
-            "",
-            "edge data from which each layer makes a bias of its scores, as in weight:number,type:kind; kinds are whole "
-            f"numbers from 0 to {EDGE_KINDS - 1}. By default edge_kind and shortest_path are kinds, and all others numbers",
-        )
-    )
-    normalize_features: Flag = setting(False, "divide each node's features by the sum of their absolute values")
-    label_smoothing: Share = setting(0.0, "share of a label that is spread over all classes")
-    class_weights: Annotated[str, one_of(CLASS_WEIGHTS)] = setting(
-        "none", "weights of classes in the loss: none, or balanced, which gives each class the same total weight"
-    )
-    entropy_unlabelled: Annotated[float, between(0.0, 1000.0)] = setting(
-        0.0, "weight in the loss of the mean entropy of predictions for rows outside the training rows"
-    )
-    entropy_labelled: Annotated[float, between(0.0, 1000.0)] = setting(
-        0.0, "weight with which the mean entropy of predictions for training rows is subtracted from the loss"
-    )
-    metric: Annotated[str, one_of(METRICS)] = setting(
-        "auto", "accuracy, roc_auc, or auto: ROC-AUC for two classes, else accuracy"
-    )
-    split: Count = setting(0, "number of the split, counted from 0, if the masks hold several")
-
-    def __post_init__(self):
-        super().__post_init__()
-        _edge_columns(self.edge_features)
-
-    @property
-    def inputs(self) -> Inputs:
-        """What a model reads of the data."""
-        return Inputs(_split(self.encodings), self.normalize_features, _edge_columns(self.edge_features))
+ON_NAN = ("stop", "skip")
+DEFAULT = "default"  # in place of a strategy: the cut's
+KINDS: dict[str, tuple[str, dict]] = {  # of sections with a class for each value of one of their settings
+    "model": ("architecture", ARCHITECTURES),
+    "task": ("kind", TASKS),
+}
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 @described
@@ -138,9 +65,16 @@ class ExchangeConfig(Settings):
     Raises
     ------
     InputError
-        The policy is unknown.
+        The strategy or the policy is unknown.
     """
 
+    strategy: Annotated[str, Meta(description="the name of a strategy")] = setting(
+        DEFAULT,
+        f"how attention crosses ranks: {', '.join((*CHOICES, AUTO))}, or default: halo, and mirror on vertex cuts",
+    )
+    depth: Annotated[int, between(1, 1000)] = setting(
+        1, "layers between two exchanges; more than 1 needs shards made with --halo-depth"
+    )
     policy: Annotated[
         str, Meta(min_length=1, description="a transmission policy, or the name of a .yaml file with one")
     ] = setting(
@@ -151,13 +85,53 @@ class ExchangeConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.strategy not in (DEFAULT, AUTO):
+            strategy_of(self.strategy, (*CHOICES, AUTO))
+        if self.strategy == AUTO and self.depth != 1:
+            raise InputError(f"depth is {self.depth}, but strategy auto chooses it; bound it with --max-depth")
         if not is_policy_file(self.policy):
             parse_mode(self.policy)
+
+    @property
+    def choice(self) -> tuple[str | None, int]:
+        """The strategy and the depth, as :func:`dgl_gt.load` takes them."""
+        return None if self.strategy == DEFAULT else self.strategy, self.depth
 
     @cached_property
     def rules(self) -> Policy:
         """The policy; a file of rules is read once. ``InputError`` says why it cannot be read."""
         return read_policy(self.policy)
+
+
+@described
+@dataclass(frozen=True)
+class CheckpointConfig(Settings):
+    """When a run writes checkpoints, section ``checkpoints``.
+
+    Raises
+    ------
+    InputError
+        A value is out of range.
+    """
+
+    every: Annotated[
+        str,
+        Meta(
+            pattern=r"\A[1-9][0-9]{0,8}[smh]?\Z",
+            description="a number of epochs such as 50, or a time such as 30s, 10m or 2h",
+        ),
+    ] = setting("10m", "epochs (50) or time (30s, 10m, 2h) from one checkpoint to the next", option="checkpoint_every")
+
+    def __post_init__(self):
+        if type(self.every) is int:
+            object.__setattr__(self, "every", str(self.every))
+        super().__post_init__()
+
+    @property
+    def interval(self) -> tuple[int | None, float | None]:
+        """Epochs, or else seconds, from one checkpoint to the next."""
+        number, unit = re.fullmatch(r"(\d+)([smh]?)", self.every).groups()
+        return (None, int(number) * _SECONDS[unit]) if unit else (int(number), None)
 
 
 @described
@@ -174,9 +148,10 @@ class TrainConfig(Settings):
     """
 
     model: ModelConfig = GraphTransformerConfig()
-    task: TaskConfig = TaskConfig()
+    task: TaskConfig = NodeClassificationConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     exchange: ExchangeConfig = ExchangeConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
     epochs: Annotated[int, between(1, 10**9)] = setting(200, "largest number of epochs")
     local_epochs: Count = setting(
         0, "epochs that train the layers without polynormer's attention, which then starts from the best weights so far"
@@ -192,6 +167,9 @@ class TrainConfig(Settings):
         "none",
         "what the backward pass computes again: none; full, each layer with its exchanges; or keep_exchanges, each layer "
         "without them",
+    )
+    on_nan: Annotated[str, one_of(ON_NAN)] = setting(
+        "stop", "what to do if the loss is not finite: stop with an error, or skip the step"
     )
 
     def __post_init__(self):
@@ -217,30 +195,28 @@ class TrainConfig(Settings):
             section, each = SETTINGS[name]
             of_section.setdefault(section, {})[each.name] = value
         of_run = of_section.pop("", {})
-        sections = {
-            name: replace(getattr(self, name), **values) for name, values in of_section.items() if name != "model"
-        }
-        if "model" in of_section:
-            sections["model"] = self._changed_model(of_section["model"])
-        return replace(self, **of_run, **sections)
+        return replace(self, **of_run, **{name: self._changed(name, values) for name, values in of_section.items()})
 
-    def _changed_model(self, values: dict[str, Any]) -> ModelConfig:
-        """The model with other values; one of another architecture has its own defaults, and the settings that differ from ours."""
-        name = values.get("architecture", self.model.architecture)
-        kind = ARCHITECTURES.get(name) if isinstance(name, str) else None
-        if kind is None:
-            return replace(self.model, **values)  # says what is allowed
-        ours = {each.name: getattr(self.model, each.name) for each in fields(self.model)}
-        if kind is not type(self.model):
-            ours = {key: value for key, value in ours.items() if value != getattr(type(self.model), key)}
-        values = ours | values
+    def _changed(self, section: str, values: dict[str, Any]) -> Settings:
+        """A section with other values; one of another kind has its own defaults, and the settings that differ from ours."""
+        ours = getattr(self, section)
+        key, kinds = KINDS.get(section, ("", {}))
+        name = values.get(key, getattr(ours, key, None))
+        kind = kinds.get(name) if isinstance(name, str) else None
+        if kind is None:  # there is one kind, or this one is refused
+            return replace(ours, **values)
+        kept = {each.name: getattr(ours, each.name) for each in fields(ours)}
+        if kind is not type(ours):
+            kept = {each: value for each, value in kept.items() if value != getattr(type(ours), each)}
+        values = kept | values
+        option = option_name(kind.__dataclass_fields__[key])
         for other in sorted(values.keys() - kind.__dataclass_fields__.keys()):
-            owners = " or ".join(each for each, its in ARCHITECTURES.items() if other in its.__dataclass_fields__)
+            owners = " or ".join(each for each, its in kinds.items() if other in its.__dataclass_fields__)
             raise InputError(
-                f"{other} is {values[other]!r}, but nothing reads it where architecture is {name}; leave it out, or choose the "
-                f"architecture {owners}"
+                f"{other} is {values[other]!r}, but nothing reads it where {option} is {name}; leave it out, or choose the "
+                f"{option} {owners}"
             )
-        return kind(**values | {"architecture": name})
+        return kind(**values | {key: name})
 
     def flat(self) -> dict[str, Any]:
         """Return all settings by their names alone."""
@@ -255,10 +231,10 @@ class TrainConfig(Settings):
 SECTIONS = {each.name: types_of(TrainConfig)[each.name] for each in fields(TrainConfig) if not each.metadata} | {
     "": TrainConfig
 }
-SETTINGS = {  # by name, the section of each setting ("" for none) and its field; for the model, those of all architectures
+SETTINGS = {  # by name, the section of each setting ("" for none) and its field, of all kinds of the section
     option_name(each): (section, each)
     for section in SECTIONS
-    for kind in (ARCHITECTURES.values() if section == "model" else [SECTIONS[section]])
+    for kind in (KINDS[section][1].values() if section in KINDS else [SECTIONS[section]])
     for each in fields(kind)
     if each.metadata
 }
@@ -304,11 +280,17 @@ def read_config(path=None, **overrides) -> TrainConfig:
     content = {} if path is None else read_yaml(path)
     values = _flat(content, str(path))
     overrides = {key: value for key, value in overrides.items() if value is not None}
-    kind = ARCHITECTURES.get(str(values.get("architecture")))
-    if kind and "shape" in content and overrides.get("architecture", kind.architecture) != kind.architecture:
-        # A run's own file has all settings of its architecture; those of its defaults are not the user's.
-        is_default = {key for key, value in values.items() if value == getattr(kind, key, None)}
-        values = {key: value for key, value in values.items() if SETTINGS[key][0] != "model" or key not in is_default}
+    for section, (key, kinds) in KINDS.items() if "shape" in content else ():
+        option = PATHS[f"{section}.{key}"]
+        kind = kinds.get(str(values.get(option)))
+        if kind and overrides.get(option, values[option]) != values[option]:
+            # A run's own file has all settings of its kind; those of its defaults are not the user's.
+            is_default = {
+                each for each, value in values.items() if value == getattr(kind, SETTINGS[each][1].name, None)
+            }
+            values = {
+                each: value for each, value in values.items() if SETTINGS[each][0] != section or each not in is_default
+            }
     try:
         return TrainConfig().changed(**values | overrides)
     except InputError as error:

@@ -67,7 +67,7 @@ def forward(model: nn.Module, task: Task, batch: Batch, step: int, seed: int) ->
     """The result of a model on a batch of a training step, with its dropout."""
     model.train()
     set_dropout_step(model, seed, step)
-    return logits_of(model, batch.inputs, task.sizes["classes"])
+    return logits_of(model, batch.inputs, task.sizes["out_dim"])
 
 
 def fit(
@@ -78,7 +78,6 @@ def fit(
     *,
     store: RunStore | None = None,
     on_epoch=None,
-    on_nan: str = "stop",
     graphs: TrainingGraphs | None = None,
     factors: SufficientFactors | None = None,
 ) -> TrainResult:
@@ -88,7 +87,7 @@ def fit(
     ranks. ``store`` keeps the run in a directory. ``graphs`` are those of the task's steps, where these follow a
     transmission policy, and ``factors`` sums some of the gradients. See :func:`dgl_gt.train.train` for the rest.
     """
-    loop = _Loop(model, task, comm, config, store, on_nan, graphs, factors)
+    loop = _Loop(model, task, comm, config, store, graphs, factors)
     measured = []
     with graphs or nullcontext(), named_places(model, comm):
         if store:
@@ -116,9 +115,9 @@ def fit(
 class _Loop:
     """A run, and what happens in each of its epochs."""
 
-    def __init__(self, model, task: Task, comm: Comm, config: TrainConfig, store, on_nan: str, graphs, factors):
+    def __init__(self, model, task: Task, comm: Comm, config: TrainConfig, store, graphs, factors):
         self._model, self._task, self._comm, self._config = model, task, comm, config
-        self._store, self._on_nan, self._graphs, self._factors = store, on_nan, graphs, factors
+        self._store, self._graphs, self._factors = store, graphs, factors
         optimizer, history = make_optimizer(model, config), TrainHistory(task.metric, [], [], -1, -1.0, -1.0)
         self.state = RunState(model, optimizer, Schedule(optimizer, config), history)
         if config.local_epochs:
@@ -159,7 +158,7 @@ class _Loop:
         """Take a step; returns the loss, which is not finite where the step was skipped."""
         state, model, epoch = self.state, self._model, self.state.epoch
         step = (model, self._task, self._comm, state.optimizer, epoch, self._config.seed)
-        if self._on_nan == "stop":
+        if self._config.on_nan == "stop":
             loss = take_step(*step, factors=self._factors)
             if not math.isfinite(loss):
                 self._check_finite("loss", loss, f". {self._find_not_finite()}")

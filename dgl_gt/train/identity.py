@@ -15,6 +15,7 @@ from dgl_gt.partition.errors import InputError
 
 from .config import TrainConfig
 
+FREE_SETTINGS = ("activation_checkpoint", "strategy", "depth", "checkpoint_every", "on_nan")
 _SHOWN = 5  # differences in a message
 _NUMBERS = 1 << 20  # hashed at a time
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -80,7 +81,7 @@ def check_identity(path: Path, mine: dict, other: dict) -> None:
 
 def _free_settings(config: TrainConfig) -> list[str]:
     """The settings that may change when a run is resumed, because they do not change how weights are updated."""
-    free = ["activation_checkpoint"]
+    free = [*FREE_SETTINGS]
     free += [] if config.optimizer.schedule == "cosine" else ["epochs"]
     free += [] if config.optimizer.schedule == "plateau" else ["patience", "evaluate_every"]
     return free

@@ -12,11 +12,11 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.transforms.exphormer import EDGE_KIND
 
-from .config import Inputs, TrainConfig
+from .config import TrainConfig
+from .task_config import Inputs, TaskConfig
 
 _OF_SIGNS = -1  # in place of a layer, in the seed of the signs of a step
 
@@ -209,10 +209,10 @@ def _is_whole(data: torch.Tensor) -> bool:
     return not (data.is_floating_point() or data.dtype == torch.bool)
 
 
-def describe_unused_data(manifest: dict, inputs: Inputs | None = None) -> str | None:
+def describe_unused_data(manifest: dict, task: TaskConfig) -> str | None:
     """A phrase that names the node data and edge data of the shards that training does not read; None without any."""
-    inputs = inputs or Inputs()
-    known = {"feat", "label", *SPLIT_MASKS, *inputs.encodings}
+    inputs = task.inputs
+    known = {"feat", *task.node_data, *inputs.encodings}
     unused = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
     unused += [f"edge data {key!r}" for key in manifest["edge_data"] if key not in inputs.edge_features]
     return f"not used by train: {', '.join(unused)}" if unused else None

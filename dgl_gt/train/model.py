@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -91,7 +92,7 @@ def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
 
 
 def build_model(
-    config: TrainConfig, in_dim: int, classes: int, factory: ModelFactory | None = None, **edge_widths: int
+    config: TrainConfig, in_dim: int, out_dim: int, factory: ModelFactory | None = None, **edge_widths: int
 ) -> nn.Module:
     """The model of a config, or of a factory, on the CPU; ``edge_widths`` are its ``edge_feats`` and ``edge_kinds``.
 
@@ -102,16 +103,16 @@ def build_model(
         the config asks for that.
     """
     if factory is None:
-        made = make_model(config.model, in_dim, classes, **edge_widths)
-        made.reads = config.task.inputs
-        model: nn.Module = made
+        model: nn.Module = make_model(config.model, in_dim, out_dim, **edge_widths)
     else:
         if config.task.edge_features:
             raise InputError(
                 f"edge_features is {config.task.edge_features!r}, and the model of {factory.name} is called with features of "
                 "nodes alone; leave it out, and read sg.edata in the model"
             )
-        model = _made(factory, in_dim, classes)
+        model = _made(factory, in_dim, out_dim)
+    task: Any = config.task
+    model.dgl_gt_task = task  # for predictions
     if config.activation_checkpoint not in checkpoint_modes(model):
         raise InputError(
             f"activation_checkpoint is {config.activation_checkpoint}, but the model of {factory.name} has no "
@@ -126,12 +127,12 @@ class FactoryError(InputError):
     """A user's function fails, returns no model that can be trained, or did not make the model that is read with it."""
 
 
-def _made(factory: ModelFactory, in_dim: int, classes: int) -> nn.Module:
+def _made(factory: ModelFactory, in_dim: int, out_dim: int) -> nn.Module:
     try:
-        model = factory.make(in_dim, classes)
+        model = factory.make(in_dim, out_dim)
     except Exception as error:  # whatever the user's function raises
         raise FactoryError(
-            f"{factory.name}({in_dim}, {classes}) failed: {_cause(error)}; it must take the number of features and of "
+            f"{factory.name}({in_dim}, {out_dim}) failed: {_cause(error)}; it must take the number of features and of "
             "classes, and return a torch.nn.Module"
         ) from error
     if not isinstance(model, nn.Module):
@@ -165,8 +166,8 @@ def max_depth(model: nn.Module) -> int:
     return traits_of(model).num_views or 1
 
 
-def logits_of(model: nn.Module, inputs: ModelInputs, classes: int | None = None) -> torch.Tensor:
-    """Run a model; (N_owned, classes).
+def logits_of(model: nn.Module, inputs: ModelInputs, out_dim: int | None = None) -> torch.Tensor:
+    """Run a model; (N_owned, out_dim).
 
     Raises
     ------
@@ -194,10 +195,10 @@ def logits_of(model: nn.Module, inputs: ModelInputs, classes: int | None = None)
             f"the model returned {shown}; it must return a tensor with one row of logits for each of the "
             f"{graph.num_nodes():,} nodes that the rank owns"
         )
-    if classes not in (None, logits.shape[1]) or not logits.is_floating_point():
+    if out_dim not in (None, logits.shape[1]) or not logits.is_floating_point():
         raise InputError(
             f"the model returned {logits.shape[1]} logits of {logits.dtype} for each node; it must return one "
-            f"floating-point logit for each of the {classes or logits.shape[1]} classes"
+            f"floating-point logit for each of the {out_dim or logits.shape[1]} classes"
         )
     return logits
 

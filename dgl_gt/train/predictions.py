@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,23 +14,24 @@ import torch
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.atomic_write import new_file
 
-from .config import Inputs
 from .inputs import ModelInputs, read_inputs
-from .model import logits_of, share_weights
+from .model import share_weights
+from .task import task_class
+from .task_config import NodeClassificationConfig
 
 
-def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.ndarray] | None:
-    """The class and the class probabilities of every node, in the original node order, without virtual nodes.
+def predict(model: torch.nn.Module, sg: ShardedGraph) -> Any | None:
+    """The answer of a model to its task, in the original node order, without virtual nodes.
 
     Every rank calls it with the same kind of model; the weights of rank 0 are used. Rank 0 gets the result, and the
-    others get None.
+    others get None. A model that was not made for a task predicts classes of nodes.
 
     Returns
     -------
     prediction : ndarray, int64, (N,)
+        The result is a named tuple; these are the fields for classes of nodes.
     probability : ndarray, float32, (N, classes)
 
     Raises
@@ -38,16 +40,12 @@ def predict(model: torch.nn.Module, sg: ShardedGraph) -> tuple[np.ndarray, np.nd
         The shards do not have as many features as the model takes.
     """
     with sg.comm.together(), torch.no_grad():
-        traits = traits_of(model)
-        inputs = read_inputs(sg, traits.reads or Inputs())
-        _check_sizes(traits.input_sizes or inputs.sizes, inputs)
+        task = getattr(model, "dgl_gt_task", NodeClassificationConfig())
+        inputs = read_inputs(sg, task.inputs)
+        _check_sizes(traits_of(model).input_sizes or inputs.sizes, inputs)
         model = model.to(sg.device).eval()
         share_weights(model, sg.comm)  # each rank may have read another file
-        probability = sg.gather(logits_of(model, inputs).float().softmax(1), to=0)
-    if probability is None:
-        return None
-    probability = probability[: user_node_count(sg.manifest)]
-    return probability.argmax(1).cpu().numpy(), probability.cpu().numpy()
+        return task_class(task).answer(model, inputs)
 
 
 def _check_sizes(taken: Mapping[str, int], inputs: ModelInputs) -> None:
@@ -62,32 +60,42 @@ def _check_sizes(taken: Mapping[str, int], inputs: ModelInputs) -> None:
 
 def write_predictions(
     path,
-    prediction: np.ndarray,
-    probability: np.ndarray,
+    answer: Any,
     *,
     node_names: np.ndarray | None = None,
     class_names: Sequence[str] | None = None,
     force: bool = False,
 ) -> None:
-    """Write ``.npz`` (``prediction``, ``probability``) or ``.csv`` (``node``, ``prediction``, ``probability_0``, ...).
+    """Write the fields of an answer, a named tuple, to ``.npz``, or to ``.csv`` with a row for each node.
 
-    Nodes and classes that have names are written by name: in a ``.csv`` in place of their numbers, in an ``.npz`` as
-    ``node_names`` and ``class_names``. The file appears when it is complete; with ``force`` it replaces an existing one.
+    A field of shape (N, K) is K columns in a ``.csv``, and whole numbers are classes. Nodes and classes that have names are
+    written by name: in a ``.csv`` in place of their numbers, in an ``.npz`` as ``node_names`` and ``class_names``. The file
+    appears when it is complete; with ``force`` it replaces an existing one.
     """
+    fields = answer._asdict()
     if class_names is not None:
-        class_names = class_names[: probability.shape[1]]  # the last ones may have no node
+        class_names = class_names[: answer.probability.shape[1]]  # the last ones may have no node
     with new_file(path, force=force) as file:
         if Path(path).suffix == ".npz":
             names = {"node_names": node_names, "class_names": None if class_names is None else np.array(class_names)}
             names = {key: value for key, value in names.items() if value is not None}
-            np.savez(file, prediction=prediction, probability=probability, **names)
+            np.savez(file, **fields, **names)
             return
-        classes = range(probability.shape[1]) if class_names is None else class_names
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["node", "prediction", *(f"probability_{name}" for name in classes)])
-        nodes = range(len(prediction)) if node_names is None else node_names.tolist()
-        for node, chosen, row in zip(nodes, prediction.tolist(), probability.tolist()):
-            # nine digits tell any two float32 apart
-            rows.writerow([node, classes[chosen], *(f"{number:.9g}" for number in row)])
+        heads, columns = ["node"], [range(len(answer[0])) if node_names is None else node_names.tolist()]
+        for name, values in fields.items():
+            wide = values.reshape(len(values), -1).T
+            of_class = range(len(wide)) if class_names is None else class_names
+            heads += [name] if values.ndim == 1 else [f"{name}_{each}" for each in of_class]
+            columns += [_cells(column, class_names) for column in wide]
+        rows.writerow(heads)
+        rows.writerows(zip(*columns))
         text.detach()
+
+
+def _cells(column: np.ndarray, class_names: Sequence[str] | None) -> Iterator:
+    """The texts of numbers; whole ones are classes."""
+    if column.dtype.kind == "f":
+        return (f"{number:.9g}" for number in column.tolist())  # nine digits tell any two float32 apart
+    return iter(column.tolist() if class_names is None else (class_names[each] for each in column.tolist()))

@@ -8,16 +8,16 @@ from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError, check_type
-from dgl_gt.run_files.run_directory import CHECKPOINT_EVERY
+from dgl_gt.partition.figures.strategies import AUTO, strategy_of
 from dgl_gt.run_files.run_record import PlanOfRun, RunRecord
 
-from .config import ON_NAN, TrainConfig, policy_of
+from .config import TrainConfig, policy_of
 from .fit import TrainResult, fit
 from .inputs import with_stated_meanings
 from .model import ModelFactory, build_model, share_weights
 from .store import RunStore
 from .sufficient_factors import factors_of
-from .tasks.node_classification import NodeClassification, node_classification
+from .task import Task, read_task
 
 
 def train(
@@ -27,37 +27,35 @@ def train(
     on_epoch=None,
     factory: ModelFactory | None = None,
     store: RunStore | None = None,
-    on_nan: str = "stop",
 ) -> TrainResult:
-    """Train a model for node classification; every rank calls it with the same config.
+    """Train a model on the task of a config; every rank calls it with the same config.
 
     Parameters
     ----------
     sg : ShardedGraph
-        Graph with node data ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``.
+        Graph with node data ``feat``, and those that the task reads: for classes of nodes ``label``, ``train_mask``,
+        ``val_mask`` and ``test_mask``.
     config : TrainConfig
+        With ``on_nan`` "skip", a step is skipped where the loss or a gradient is not finite; then the weights and the batch
+        statistics stay as they were. Ten such steps in a row are an error.
     on_epoch : callable, optional
         Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
     factory : ModelFactory, optional
         What makes the model; by default it is the model of the config.
     store : RunStore, optional
         What keeps the run in a directory; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
-    on_nan : str
-        What happens where the loss is not finite: ``stop`` with an error that names the epoch and the module, or
-        ``skip`` the step, also where gradients are not finite; then the weights and the batch statistics stay as they
-        were. Ten such steps in a row are an error.
 
     Raises
     ------
     InputError
         Data are missing or wrong, the metric does not suit the number of classes, the loss or the weights are not
-        finite, or the factory's models do not fit.
+        finite, the factory's models do not fit, or the graph was loaded with another strategy or depth than those of the
+        config.
     """
-    if on_nan not in ON_NAN:
-        raise InputError(f"on_nan is {on_nan!r}; it must be {' or '.join(ON_NAN)}")
-    sg.comm.check_agreement(config.flat() | {"--model-factory": factory and factory.name, "on_nan": on_nan})
+    sg.comm.check_agreement(config.flat() | {"--model-factory": factory and factory.name})
     with sg.comm.together():
         config = with_stated_meanings(sg, config)
+        _check_exchange(sg, config)
         graphs = _training_graphs(sg, config)
         task, model = prepare(sg, config, factory, graphs)
         graphs.policy.check(traits_of(model).num_views, sg.comm.world_size)
@@ -67,20 +65,34 @@ def train(
             *(model, task, sg.comm, config),
             store=store,
             on_epoch=on_epoch,
-            on_nan=on_nan,
             graphs=graphs,
             factors=factors,
         )
 
 
+def _check_exchange(sg: ShardedGraph, config: TrainConfig) -> None:
+    """Raise :class:`InputError` if the config names a strategy or a depth, and the graph has another one."""
+    strategy, depth = config.exchange.choice
+    if strategy not in (None, AUTO) and strategy_of(strategy) != sg.strategy:
+        raise InputError(
+            f"strategy is {strategy}, but the graph was loaded with {sg.strategy}; load it with {strategy}, or leave that out "
+            "of the config"
+        )
+    if depth not in (1, sg.depth):
+        raise InputError(
+            f"depth is {depth}, but the graph was loaded with depth {sg.depth}; load it with that depth, or leave it out of the "
+            "config"
+        )
+
+
 def prepare(
     sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None, graphs: TrainingGraphs | None = None
-) -> tuple[NodeClassification, torch.nn.Module]:
+) -> tuple[Task, torch.nn.Module]:
     """The task of a graph, and a new model for it with the same weights on all ranks; every rank calls it.
 
     It sets the seed of torch. ``graphs`` are those of training steps under a policy; by default steps are exact.
     """
-    task = node_classification(sg, config, graphs)
+    task = read_task(sg, config, graphs)
     torch.manual_seed(config.seed)
     model = build_model(config, factory=factory, **task.sizes).to(sg.device)
     if factory:
@@ -105,10 +117,8 @@ def train_and_save(
     *,
     force: bool = False,
     resume: bool | str = False,
-    checkpoint_every: str | int = CHECKPOINT_EVERY,
     tensorboard: bool = False,
     timeline: bool = False,
-    on_nan: str = "stop",
     factory: ModelFactory | None = None,
     on_epoch=None,
     on_start=None,
@@ -124,8 +134,8 @@ def train_and_save(
     sg : ShardedGraph
     config : TrainConfig
     out : path
-        Directory of the run. Rank 0 writes and reads it, and only its values of ``force``, ``resume``,
-        ``checkpoint_every`` and ``timeline`` are used.
+        Directory of the run. Rank 0 writes and reads it, and only its values of ``force``, ``resume`` and ``timeline`` are
+        used.
     force : bool
         Whether to replace ``out`` if it holds another run.
     resume : bool or "if_possible"
@@ -134,14 +144,12 @@ def train_and_save(
         started the run in ``out``, they go on from its latest checkpoint, or begin again in ``out`` if it has none and
         graph and settings are the same. Otherwise they begin a new run, and ``force`` decides whether it may replace
         ``out``.
-    checkpoint_every : int or str
-        Epochs, or a time such as "30s", "10m" or "2h", from one checkpoint to the next.
     tensorboard : bool
         Whether to write the numbers of each epoch for TensorBoard, too; needs the package ``tensorboard``.
     timeline : bool
         Whether to record the third training step after the ranks have started, or the last one if there are fewer: a
         trace of ``torch.profiler`` for each rank, and a timeline of all ranks, which ``dgl-gt report`` draws.
-    on_nan, factory, on_epoch
+    factory, on_epoch
         See :func:`dgl_gt.train.train`.
     on_start : callable, optional
         Function that is called before the first epoch as ``on_start(history)``, with the losses and metrics of the run
@@ -172,7 +180,6 @@ def train_and_save(
         out,
         force=force,
         resume=resume,
-        checkpoint_every=checkpoint_every,
         tensorboard=tensorboard,
         timeline=timeline,
         factory=factory,
@@ -180,6 +187,6 @@ def train_and_save(
         plan=plan,
     )
     with store:
-        result = train(sg, config, on_epoch=on_epoch, factory=factory, store=store, on_nan=on_nan)
+        result = train(sg, config, on_epoch=on_epoch, factory=factory, store=store)
         record = store.finish(result)
     return result, record

@@ -37,7 +37,7 @@ def save_model(
         The model's ``state_dict``.
     config : TrainConfig
     shape : dict
-        ``in_dim`` and ``classes`` of the model, its ``class_names`` and the number of its ``edge_feats`` and
+        ``in_dim`` and ``out_dim`` of the model, its ``class_names`` and the number of its ``edge_feats`` and
         ``edge_kinds`` if it has any, and the name of its ``model_factory`` if it has one.
     record : RunRecord or dict
         Record of the run, or its values as ``dgl-gt train --json`` prints them.
@@ -98,7 +98,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         class_names = shape.pop("class_names", None)
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged file take no memory
             model = build_model(
-                TrainConfig().changed(**config), shape.pop("in_dim"), shape.pop("classes"), factory, **shape
+                TrainConfig().changed(**config), shape.pop("in_dim"), shape.pop("out_dim"), factory, **shape
             )
         model.load_state_dict(state, assign=True)
         name = first_not_finite(model.state_dict())

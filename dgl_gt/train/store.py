@@ -25,12 +25,10 @@ from dgl_gt.partition.system.output_checks import check_room, check_target
 from dgl_gt.partition.system.signals import STOPPING, received_signals
 from dgl_gt.ranks.launcher_link import find_launcher, starter_name
 from dgl_gt.run_files.run_directory import (
-    CHECKPOINT_EVERY,
     MODEL,
     WEIGHTS,
     MetricsLog,
     RunDirectory,
-    checkpoint_interval,
     checkpoints_in,
     no_checkpoint,
     starter_of,
@@ -39,7 +37,7 @@ from dgl_gt.run_files.run_record import EpochNumbers, PlanOfRun, RunRecord, valu
 from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE, MODEL_FILE, read_bytes
 
 from .config import TrainConfig
-from .identity import check_identity, data_digest, identity_of
+from .identity import FREE_SETTINGS, check_identity, data_digest, identity_of
 from .model import ModelFactory
 from .module_places import first_not_finite
 from .run_state import EpochFigures, RunState, TrainResult, peak_memory_on, random_states, set_random_states
@@ -72,7 +70,6 @@ class RunStore:
         *,
         force: bool = False,
         resume: bool | str = False,
-        checkpoint_every: str | int = CHECKPOINT_EVERY,
         tensorboard: bool = False,
         timeline: bool = False,
         factory: ModelFactory | None = None,
@@ -89,7 +86,6 @@ class RunStore:
         beginning = ""
         with sg.comm.together():  # what is wrong here may be wrong on rank 0 alone
             if sg.comm.rank == 0:
-                self._every_epochs, self._every_s = checkpoint_interval(checkpoint_every)
                 self._started_by = f"{starter_name()} {self._fingerprint()}"
                 beginning = _beginning(out, resume, self._started_by)
                 is_own = beginning != "new"
@@ -102,7 +98,7 @@ class RunStore:
     def _fingerprint(self) -> str:
         """A checksum of what ranks that start again have in common; they may choose another cut, and memory for time."""
         graph = [self._sg.manifest[key] for key in ("source", "nodes", "edges")]
-        settings = self._config.changed(activation_checkpoint="none")
+        settings = {name: value for name, value in self._config.flat().items() if name not in FREE_SETTINGS}
         return f"{zlib.crc32(repr((settings, self._factory_name, graph)).encode()):08x}"
 
     def start(self, state: RunState, task: Task) -> None:
@@ -113,7 +109,8 @@ class RunStore:
         if self._directory:
             model_bytes = sum(value.nbytes for value in state.model.state_dict().values())
             check_room(self._directory.out, 2 * model_bytes + _OTHER_BYTES)
-        data = data_digest(self._sg, task.node_data, self._config.task.inputs.edge_features)
+        learned, inputs = self._config.task.node_data, self._config.task.inputs
+        data = data_digest(self._sg, ("feat", *learned, *inputs.encodings), inputs.edge_features)
         self._identity = identity_of(self._config, self._factory_name, data, state.model)
         if self._beginning == "resumed":
             self._resume(state)
@@ -212,9 +209,10 @@ class RunStore:
     def _is_checkpoint_due(self, epoch: int) -> bool:
         if not self._directory:
             return False
-        if self._every_epochs:
-            return epoch % self._every_epochs == 0
-        return time.monotonic() - self._checkpoint_s >= (self._every_s or math.inf)
+        epochs, seconds = self._config.checkpoints.interval
+        if epochs:
+            return epoch % epochs == 0
+        return time.monotonic() - self._checkpoint_s >= (seconds or math.inf)
 
     def _write_checkpoint(self, state: RunState) -> Path | None:
         """Write a checkpoint; every rank calls it, and rank 0 gets its path.

@@ -32,9 +32,10 @@ def factored_layers(model: NodeModel, figures: Figures, config: TrainConfig) -> 
     ``model`` is that of the config. There are none if the masks hold several splits, because figures do not count their
     rows, or if the loss also has a term for rows outside the training rows.
     """
-    rows = figures.masked.get("train_mask")
-    if rows is None or config.task.entropy_unlabelled:
+    mask = config.task.mask_of_loss
+    if mask not in figures.masked:
         return ()
+    rows = figures.masked[mask]
     return tuple(name for name, layer in model.after_attention().items() if saves_bytes(layer, rows.tolist()))
 
 

@@ -20,8 +20,8 @@ from dgl_gt.partition.console import table
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 
-from .config import METRIC_TITLES
 from .run_state import TrainHistory, TrainResult
+from .task_config import TITLES
 
 _PLAIN_LINES = 10
 _SCREEN = {"ncols": 100, "nrows": 20}  # of a terminal that does not know its size
@@ -143,7 +143,7 @@ def _mean_and_deviation(runs: list[OneOfSeveral], metric: str) -> tuple[float, f
 def table_of_runs(runs: list[OneOfSeveral]) -> str:
     """Several runs as a table, with a line for the mean and the deviation."""
     first = runs[0].record
-    title = METRIC_TITLES[first.metric.name]
+    title = TITLES[first.metric.name]
     rows = [
         (run.split, run.seed, f"{metric.validation:.2%}", f"{metric.test:.2%}", run.record.best_epoch)
         for run in runs
@@ -172,7 +172,7 @@ def _exchanged(run: RunRecord) -> str:
 
 def final_table(run: RunRecord) -> str:
     """A finished run as a table."""
-    title = METRIC_TITLES[run.metric.name]
+    title = TITLES[run.metric.name]
     rows = [
         (f"test {title}", f"{run.metric.test:.2%}"),
         (f"validation {title}", f"{run.metric.validation:.2%}"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from importlib import import_module
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+
+from .config import TrainConfig
 from .inputs import ModelInputs
+from .task_config import TaskConfig
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,25 @@ class Batch:
 
 
 class Task(Protocol):
-    """A task on the graph of a rank. Each method is a collective: every rank calls it."""
+    """A task on the graph of a rank. Each method is a collective: every rank calls it.
 
-    sizes: Mapping[str, int]  # arguments of the model: in_dim, classes, edge_feats and edge_kinds
-    metric: str  # a key of METRIC_TITLES
-    node_data: Sequence[str]  # names of the node data that it reads
+    The class of the task ``a_b`` is ``AB`` in ``tasks/a_b.py``, and its settings are ``ABConfig`` in ``task_config.py``.
+    """
+
+    sizes: Mapping[str, int]  # arguments of the model: in_dim, out_dim, edge_feats and edge_kinds
+    metric: str  # one of the config's titles
     rows_of_loss: Tensor | None  # int64: rows of the model's result that the loss reads; None where it reads all
+
+    @classmethod
+    def read(cls, sg: ShardedGraph, config: TrainConfig, graphs: TrainingGraphs | None = None) -> Task:
+        """Make the task of a graph; ``InputError`` says what its data lack.
+
+        ``graphs`` are those of training steps under a policy; by default all steps run on ``sg``.
+        """
+
+    @classmethod
+    def assume(cls, sg: ShardedGraph, config: TrainConfig, out_dim: int) -> Task:
+        """Make the task on a part whose data may lack what is learned, to trace its steps."""
 
     def batches(self, step: int) -> Iterator[Batch]:
         """Make the batches of a step, counted from 0; as many on every rank."""
@@ -43,3 +62,17 @@ class Task(Protocol):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return the metric of each split, such as ``val`` and ``test``; the same on every rank."""
+
+    @staticmethod
+    def answer(model: nn.Module, inputs: ModelInputs) -> Any | None:
+        """Return what ``predict`` writes, a named tuple of arrays in the user's order; None on all ranks but rank 0."""
+
+
+def task_class(config: TaskConfig) -> type[Task]:
+    """The class of a task."""
+    return getattr(import_module(f"{__package__}.tasks.{config.kind}"), type(config).__name__.removesuffix("Config"))
+
+
+def read_task(sg: ShardedGraph, config: TrainConfig, graphs: TrainingGraphs | None = None) -> Task:
+    """The task of a config, see :meth:`Task.read`; every rank calls it."""
+    return task_class(config.task).read(sg, config, graphs)

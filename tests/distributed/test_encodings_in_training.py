@@ -12,9 +12,9 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, add_expander_edges, encode, partition
 from dgl_gt.train import predict, read_config, train, train_and_save
-from dgl_gt.train.config import Inputs
 from dgl_gt.train.inputs import edge_rows
 from dgl_gt.train.saved_model import load_model
+from dgl_gt.train.task_config import Inputs
 
 RECIPES = {
     "encodings and sharpening": {
@@ -163,11 +163,11 @@ def test_a_saved_model_remembers_what_is_a_kind(awkward_graph, tmp_path):
     names = "shortest_path,edge_kind,weight"
     with dgl_gt.load(tmp_path / "shards") as sg:
         config = read_config(**SMALL, edge_features=names)
-        expected = predict(train_and_save(sg, config, tmp_path / "run", checkpoint_every=2)[0].model, sg)
+        expected = predict(train_and_save(sg, config.changed(checkpoint_every=2), tmp_path / "run")[0].model, sg)
         for resume, epochs in ((True, 6), ("if_possible", 6)):  # the same settings, stated or not
             train_and_save(sg, config.changed(epochs=epochs), tmp_path / "run", resume=resume)
     model = load_model(tmp_path / "run")
-    assert model.reads.edge_features == {"shortest_path": "kind", "edge_kind": "kind", "weight": "number"}
+    assert model.dgl_gt_task.inputs.edge_features == {"shortest_path": "kind", "edge_kind": "kind", "weight": "number"}
     assert [model.input_sizes[name] for name in ("edge_feats", "edge_kinds")] == [4, 3]
     graph = encode(add_expander_edges(awkward_graph(0), 2), "shortest_path=2")
     graph.edge_data["weight"] = graph.edge_data["weight"].round().astype(int)

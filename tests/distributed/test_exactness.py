@@ -14,7 +14,7 @@ from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.train.config import read_config
 from dgl_gt.train.fit import take_step
-from dgl_gt.train.tasks.node_classification import node_classification
+from dgl_gt.train.tasks.node_classification import NodeClassification
 
 EPOCHS = 20
 
@@ -73,7 +73,7 @@ def in_dtype_of(task, dtype):
 
 def in_dtype(directory, dtype):
     sg = dgl_gt.load(directory)
-    task = in_dtype_of(node_classification(sg, read_config()), dtype)
+    task = in_dtype_of(NodeClassification.read(sg, read_config()), dtype)
     model, optimizer = new_model(task.sizes["in_dim"], task.classes, dtype)
     losses, first = [], None
     for step in range(EPOCHS):

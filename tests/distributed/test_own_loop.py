@@ -36,7 +36,7 @@ def save_model(folder):
     config = read_config(hidden=16, heads=2)
     torch.manual_seed(1)
     model = build_model(config, WIDTH, 4)
-    save_model(folder / "model", model.state_dict(), config, {"in_dim": WIDTH, "classes": 4}, {})
+    save_model(folder / "model", model.state_dict(), config, {"in_dim": WIDTH, "out_dim": 4}, {})
     return model.eval()
 
 

@@ -166,7 +166,7 @@ def skipping_on_rank(rank, folder, strategy):
         forward(model, task, batch, step, seed) * (float("nan") if step == 2 and rank == 0 else 1.0)
     )
     sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)
-    return train(sg, CONFIG.changed(policy="stale=2,int8"), on_nan="skip").losses
+    return train(sg, CONFIG.changed(policy="stale=2,int8", on_nan="skip")).losses
 
 
 @pytest.mark.parametrize("strategy", ["halo_kv", "mirror"])

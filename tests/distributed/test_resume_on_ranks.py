@@ -54,7 +54,7 @@ def _trained(rank, args, options):
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_goes_on_with_four_two_and_one_ranks_and_on_a_vertex_cut(cuts, tmp_path, case):
     config, out = CONFIG.changed(**CASES[case]), tmp_path / "run"
-    losses, validations, metric = run(4, cuts / "edge4", tmp_path / "full", config, checkpoint_every=4)
+    losses, validations, metric = run(4, cuts / "edge4", tmp_path / "full", config.changed(checkpoint_every=4))
     shutil.copytree(tmp_path / "full", out)
     (out / "checkpoint-000008.safetensors").unlink(missing_ok=True)
     same = run(4, cuts / "edge4", tmp_path / "run", config, resume=True)
@@ -70,7 +70,7 @@ def test_a_run_goes_on_with_four_two_and_one_ranks_and_on_a_vertex_cut(cuts, tmp
 
 def test_ranks_that_share_nothing_but_the_run_of_rank_0(cuts, tmp_path):
     """Only rank 0 sees the directory, as on machines of their own."""
-    full = run(2, cuts / "edge2", tmp_path / "a", CONFIG, checkpoint_every=5)
+    full = run(2, cuts / "edge2", tmp_path / "a", CONFIG.changed(checkpoint_every=5))
     assert len(checkpoints_in(tmp_path / "a")) == 2
     first, second = run_ranks(2, _on_its_own_disk, cuts / "edge2", tmp_path)
     assert first == second == full
@@ -92,15 +92,15 @@ def test_every_cut_of_a_graph_has_the_same_digest(cuts):
     assert all(each == found[0][0] for ranks in found for each in ranks)
 
 
-def refused(rank, shards, out, options):
+def refused(rank, shards, out, options, config=CONFIG):
     try:
-        train_and_save(dgl_gt.load(shards), CONFIG, out, **options)
+        train_and_save(dgl_gt.load(shards), config, out, **options)
     except ValueError as error:
         return str(error)
 
 
 def refused_on_nan(rank, shards, out):
-    return refused(rank, shards, out, {"on_nan": ("stop", "skip")[rank]})
+    return refused(rank, shards, out, {}, CONFIG.changed(on_nan=("stop", "skip")[rank]))
 
 
 def test_ranks_that_disagree_end(cuts, tmp_path):

@@ -7,7 +7,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.partition import InputError, partition
 from dgl_gt.train import predict, read_config, train
-from dgl_gt.train.tasks.node_classification import node_classification
+from dgl_gt.train.tasks.node_classification import NodeClassification
 
 OPTIONS = {"expander": 4, "virtual_nodes": 2, "encode": "laplacian=2,shortest_path=2"}
 SETTINGS = {
@@ -45,7 +45,7 @@ def test_a_task_knows_the_users_rows(awkward_graph, tmp_path):
     graph = awkward_graph(0)
     partition(graph, 1, tmp_path / "shards", virtual_nodes=3)
     with dgl_gt.load(tmp_path / "shards") as sg:
-        task = node_classification(sg, read_config())
+        task = NodeClassification.read(sg, read_config())
         user_rows = task.evaluated.user_rows
         assert task.num_nodes == 60 and user_rows.sum() == 60 and len(user_rows) == 63
         assert sorted(sg.node_ids[~user_rows].tolist()) == [60, 61, 62]

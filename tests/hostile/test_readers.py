@@ -53,7 +53,7 @@ def good(tmp_path_factory):
     partition("sample:communities?nodes=100&features=2", 1, folder / "shards")
     with dgl_gt.load(folder / "shards") as sg:
         config = read_config(layers=1, hidden=4, heads=1, epochs=2, patience=0)
-        train_and_save(sg, config, folder / "run", checkpoint_every=1)
+        train_and_save(sg, config.changed(checkpoint_every=1), folder / "run")
     return folder
 
 

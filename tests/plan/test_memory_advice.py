@@ -23,9 +23,10 @@ def test_advice_names_what_was_predicted(shards, strategy):
     from dgl_gt.plan.planned_step import advice_for_strategy
     from dgl_gt.train.config import read_config
 
-    text = advice_for_strategy(shards, read_config(), strategy, 1)
+    asked = {"strategy": strategy or "default"}
+    text = advice_for_strategy(shards, read_config(**asked))
     assert "--layers 2 --hidden 64 is predicted to need" in text and "MiB of that for rows of its own nodes" in text
-    text = advice_for_strategy(shards, read_config(hidden=100_000, heads=1), strategy, 1)  # too large for a trace
+    text = advice_for_strategy(shards, read_config(hidden=100_000, heads=1, **asked))  # too large for a trace
     assert re.search(
         r"the model has 160,\d{3},\d{3},\d{3} parameters, which .* take 2\.3 TiB, and .*choose a smaller", text
     )
@@ -37,10 +38,10 @@ def test_advice_names_the_largest_term(shards, tmp_path):
     from dgl_gt.train.config import read_config
 
     wide = read_config(layers=1, hidden=2048, heads=8)
-    text = advice_for_strategy(shards, wide, "halo_h", 1)
+    text = advice_for_strategy(shards, wide)
     assert "of that for parameters, gradients and the optimiser; choose a smaller --hidden or fewer --layers" in text
     partition("sample:communities?nodes=2000&features=8", 2, tmp_path / "many")
-    text = advice_for_strategy(tmp_path / "many", read_config(precision="bf16"), "halo_h", 1)
+    text = advice_for_strategy(tmp_path / "many", read_config(precision="bf16"))
     assert (
         "own nodes; choose --activation-checkpoint full, a smaller --hidden or more parts on more machines, or" in text
     )
@@ -48,10 +49,10 @@ def test_advice_names_the_largest_term(shards, tmp_path):
     graph = from_edges(*edges, 400, {"feat": np.ones((400, 4), np.float32)})
     partition(graph, 2, tmp_path / "dense")
     narrow = read_config(layers=1, hidden=2, heads=1, ffn=0)
-    assert "of that for edges; choose more parts" in advice_for_strategy(tmp_path / "dense", narrow, "halo_h", 1)
+    assert "of that for edges; choose more parts" in advice_for_strategy(tmp_path / "dense", narrow)
     edges = np.random.default_rng(0).integers(0, 4000, (2, 20_000))
     partition(from_edges(*edges, 4000, {"feat": np.ones((4000, 4), np.float32)}), 8, tmp_path / "deep", halo_depth=2)
-    text = advice_for_strategy(tmp_path / "deep", read_config(layers=2, ffn=0), "halo_h", 2)
+    text = advice_for_strategy(tmp_path / "deep", read_config(layers=2, ffn=0, depth=2))
     assert "of that for rows of nodes of other ranks; choose another --strategy" in text
 
 
@@ -68,7 +69,7 @@ def test_a_model_of_the_users_is_not_told_to_change_options_that_it_has_not(shar
         "def make(in_dim, classes):\n    return Model(in_dim, classes)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    text = advice_for_strategy(shards, read_config(), "halo_h", 1, "wide_model:make")
+    text = advice_for_strategy(shards, read_config(), "wide_model:make")
     assert (
         "a training step of wide_model:make is predicted" in text and "--hidden" not in text and "--layers" not in text
     )
@@ -92,7 +93,7 @@ def test_advice_on_shards_without_rows_of_features(tmp_path, node_data):
     from dgl_gt.train.config import read_config
 
     partition(from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4, node_data), 2, tmp_path / "shards")
-    assert "no node data 'feat'" in advice_for_strategy(tmp_path / "shards", read_config(), None, 1)
+    assert "no node data 'feat'" in advice_for_strategy(tmp_path / "shards", read_config())
 
 
 def test_advice_where_ranks_choose_names_no_figure_of_another_run(shards, monkeypatch):

@@ -112,7 +112,7 @@ def test_a_run_that_was_trained_and_profiled(awkward_graph, tmp_path):
     """The page holds the numbers of the record, needs nothing else, and has a style for narrow and for dark screens."""
     partition(awkward_graph(0), 1, tmp_path / "shards")
     sg = dgl_gt.load(tmp_path / "shards")
-    record = to_builtins(train_and_save(sg, QUICK, tmp_path / "run", timeline=True, checkpoint_every=4)[1])
+    record = to_builtins(train_and_save(sg, QUICK.changed(checkpoint_every=4), tmp_path / "run", timeline=True)[1])
     found = report(tmp_path / "run")
     page, numbers = found.page, found.numbers
     assert not re.search(

@@ -41,7 +41,7 @@ def killed(sg, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_and_save(sg, QUICK, run, checkpoint_every=4, on_epoch=stop)
+        train_and_save(sg, QUICK.changed(checkpoint_every=4), run, on_epoch=stop)
     return run
 
 
@@ -52,8 +52,7 @@ def of_another(run):
 
 
 def test_what_the_command_asks_for_when_ranks_start_again(monkeypatch):
-    usual = {"resume": False, "force": False, "tensorboard": False, "timeline": False, "on_nan": "stop"}
-    args = SimpleNamespace(checkpoint_every=None, **usual)
+    args = SimpleNamespace(resume=False, force=False, tensorboard=False, timeline=False)
     assert not train_command._options_of_run(args)["resume"]
     monkeypatch.setattr(train_command, "restarts", lambda: 1)
     assert train_command._options_of_run(args).items() >= STARTED_AGAIN.items()
@@ -95,7 +94,7 @@ def test_ranks_that_start_again_before_anything_was_written_begin(sg, tmp_path):
 
 
 def test_a_rank_that_is_killed_when_all_is_written_starts_again_and_ends(sg, tmp_path):
-    _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=5)
+    _, record = train_and_save(sg, QUICK.changed(checkpoint_every=5), tmp_path / "run")
     again = train_and_save(sg, QUICK, tmp_path / "run", **STARTED_AGAIN)[1]
     assert again.finished and again.losses == record.losses
 
@@ -143,7 +142,7 @@ def test_a_run_that_may_not_replace_another_leaves_its_checkpoints_alone(sg, kil
 def test_a_finished_run_that_goes_on_is_unfinished_until_it_ends(sg, tmp_path):
     """Also where no later epoch is better than the model that is there."""
     run, longer = tmp_path / "run", QUICK.changed(epochs=30, lr=1e-9)
-    train_and_save(sg, QUICK.changed(lr=1e-9), run, checkpoint_every=6)
+    train_and_save(sg, QUICK.changed(lr=1e-9, checkpoint_every=6), run)
     weights = (run / "model.safetensors").read_bytes()
     seen = []
 
@@ -232,7 +231,7 @@ def test_files_of_the_user_stay_beside_the_run(sg, tmp_path):
         if epoch >= 1:
             print(epoch, file=log, flush=True)
 
-    train_and_save(sg, QUICK, run, checkpoint_every=5, on_epoch=add)
+    train_and_save(sg, QUICK.changed(checkpoint_every=5), run, on_epoch=add)
     print("end", file=log, flush=True)
     assert (run / "slurm.out").read_text().split() == [*map(str, range(1, 12)), "end"]
     assert (run / "slurm.out").stat().st_mode & 0o777 == 0o600
@@ -286,7 +285,7 @@ def test_a_kill_between_two_files_leaves_a_model_that_can_be_read(tmp_path, monk
     monkeypatch.setattr(store, "_MAX_WRITING_SHARE", 1e9)
     monkeypatch.setattr(run_directory, "new_file", killed)
     with pytest.raises(SystemExit):
-        train_and_save(sg, QUICK, run, checkpoint_every=1)
+        train_and_save(sg, QUICK.changed(checkpoint_every=1), run)
     assert epoch_of_the_model() > json.loads((run / "record.json").read_text())["best_epoch"]
     load_model(run)
     monkeypatch.undo()
@@ -310,7 +309,7 @@ def test_another_run_from_the_same_process_is_not_taken_for_one_that_starts_agai
 
 def test_ranks_that_start_again_may_choose_another_activation_checkpoint(sg, tmp_path):
     """As --strategy auto may, from timings and from the memory that is free."""
-    train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=100)
+    train_and_save(sg, QUICK.changed(checkpoint_every=100), tmp_path / "run")
     for path in checkpoints_in(tmp_path / "run"):
         path.unlink()
     config = QUICK.changed(activation_checkpoint="full")

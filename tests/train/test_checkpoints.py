@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import dgl_gt
 from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.run_files import run_directory
-from dgl_gt.run_files.run_directory import MetricsLog, check_can_resume, checkpoint_interval, checkpoints_in
+from dgl_gt.run_files.run_directory import MetricsLog, check_can_resume, checkpoints_in
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE
 from dgl_gt.train import ModelFactory, fit, load_model, read_config, store, train_and_save
@@ -46,7 +46,7 @@ def sg(awkward_graph, tmp_path):
 @pytest.fixture
 def stopped(sg, tmp_path):
     """A run of twelve epochs of which the checkpoints after 3 and 6 are left, and its record."""
-    _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=3)
+    _, record = train_and_save(sg, QUICK.changed(checkpoint_every=3), tmp_path / "run")
     last = checkpoints_in(tmp_path / "run")
     assert [each.name for each in last] == ["checkpoint-000009.safetensors", "checkpoint-000006.safetensors"]
     return tmp_path / "run", record
@@ -61,7 +61,7 @@ def same_run(found: RunRecord, expected: RunRecord):
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_goes_on_equals_one_that_was_not_interrupted(sg, tmp_path, case):
     config = QUICK.changed(**CASES[case])
-    full, record = train_and_save(sg, config, tmp_path / "run", checkpoint_every=5)
+    full, record = train_and_save(sg, config.changed(checkpoint_every=5), tmp_path / "run")
     assert len(record.losses) == 12 or case == "early stopping" and 5 < len(record.losses) < 12
     (tmp_path / "run" / "checkpoint-000010.safetensors").unlink(missing_ok=True)
     seen = []
@@ -88,7 +88,7 @@ class Own(torch.nn.Module):
 
 def test_a_users_model_goes_on_with_the_random_numbers_that_it_would_have_drawn(sg, tmp_path):
     factory, config = ModelFactory("own:Own", Own), read_config(epochs=8, patience=0)
-    _, record = train_and_save(sg, config, tmp_path / "run", checkpoint_every=4, factory=factory)
+    _, record = train_and_save(sg, config.changed(checkpoint_every=4), tmp_path / "run", factory=factory)
     torch.manual_seed(99)
     same_run(train_and_save(sg, config, tmp_path / "run", resume=True, factory=factory)[1], record)
     with pytest.raises(
@@ -286,7 +286,7 @@ def test_a_full_disk_costs_one_checkpoint(sg, tmp_path, monkeypatch, capsys):
             yield file
 
     monkeypatch.setattr(run_directory, "new_file", new_file)
-    train_and_save(sg, QUICK.changed(epochs=8), tmp_path / "run", checkpoint_every=3)
+    train_and_save(sg, QUICK.changed(epochs=8, checkpoint_every=3), tmp_path / "run")
     assert [each.name for each in checkpoints_in(tmp_path / "run")] == ["checkpoint-000003.safetensors"]
     err = capsys.readouterr().err
     assert "no checkpoint after epoch 6: cannot write" in err and "the last one is checkpoint-000003" in err
@@ -322,11 +322,11 @@ def test_the_digest_stays_what_it_was(tmp_path):
 
 
 def test_intervals():
-    assert checkpoint_interval("50") == checkpoint_interval(50) == (50, None)
-    assert checkpoint_interval("10m") == (None, 600) and checkpoint_interval("2h") == (None, 7200)
-    for text in ("0", "-5", "1.5", "10 m", "often", "5d", ""):
-        with pytest.raises(InputError, match="checkpoint_every is .*it must be a number of epochs"):
-            checkpoint_interval(text)
+    found = [read_config(checkpoint_every=text).checkpoints.interval for text in ("50", 50, "10m", "2h")]
+    assert found == [(50, None), (50, None), (None, 600), (None, 7200)]
+    for text in ("0", True, "-5", "1.5", "10 m", "often", "5d", ""):
+        with pytest.raises(InputError, match=f"checkpoint_every is {text!r}"):
+            read_config(checkpoint_every=text)
 
 
 def test_checkpoints_by_time(sg, tmp_path, monkeypatch):
@@ -337,7 +337,7 @@ def test_checkpoints_by_time(sg, tmp_path, monkeypatch):
         clock[0] += 10.0
 
     monkeypatch.setattr(store, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    train_and_save(sg, QUICK.changed(epochs=9), tmp_path / "run", checkpoint_every="25s", on_epoch=pass_time)
+    train_and_save(sg, QUICK.changed(epochs=9, checkpoint_every="25s"), tmp_path / "run", on_epoch=pass_time)
     assert len(checkpoints_in(tmp_path / "run")) == 2
 
 
@@ -347,7 +347,7 @@ def test_what_a_killed_writer_left_is_removed(sg, stopped, monkeypatch):
     left.write_bytes(b"half")
     monkeypatch.setattr(run_directory, "leftovers", lambda folder, stem, purpose: [left])
     check_can_resume(stopped[0])
-    train_and_save(sg, QUICK.changed(epochs=14), stopped[0], resume=True, checkpoint_every=2)
+    train_and_save(sg, QUICK.changed(epochs=14, checkpoint_every=2), stopped[0], resume=True)
     assert not left.exists()
 
 
@@ -419,7 +419,7 @@ def test_edge_features_are_part_of_the_data(awkward_graph, tmp_path):
     config = QUICK.changed(epochs=6, edge_features="weight")
     graph = awkward_graph(0)
     partition(graph, 1, tmp_path / "shards")
-    _, record = train_and_save(dgl_gt.load(tmp_path / "shards"), config, tmp_path / "run", checkpoint_every=4)
+    _, record = train_and_save(dgl_gt.load(tmp_path / "shards"), config.changed(checkpoint_every=4), tmp_path / "run")
     same_run(train_and_save(dgl_gt.load(tmp_path / "shards"), config, tmp_path / "run", resume=True)[1], record)
     graph.edge_data["weight"] = np.roll(graph.edge_data["weight"], 1, 0)
     partition(graph, 1, tmp_path / "other")

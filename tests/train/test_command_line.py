@@ -20,6 +20,7 @@ from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.train import load_model, predict, read_config
 from dgl_gt.train.predictions import write_predictions
 from dgl_gt.train.summary import final_table
+from dgl_gt.train.tasks.node_classification import NodeClasses
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = "sample:communities?nodes=2000&seed=3"
@@ -150,7 +151,7 @@ def test_predictions_are_in_the_original_order(graph, shards, trained, tmp_path)
         mask = graph.node_data[split]
         assert (prediction[mask] == graph.node_data["label"][mask]).mean() == pytest.approx(record["metric"][key])
 
-    write_predictions(tmp_path / "p.csv", prediction, probability)
+    write_predictions(tmp_path / "p.csv", NodeClasses(prediction, probability))
     table = np.genfromtxt(tmp_path / "p.csv", delimiter=",", names=True)
     assert (table["probability_9"].astype(np.float32) == probability[:, 9]).all()
     assert table["node"].tolist() == list(range(graph.num_nodes))

@@ -10,11 +10,11 @@ import yaml
 
 from dgl_gt.cli.main import main
 from dgl_gt.cli.options import add_config, add_settings, config_of
-from dgl_gt.model_config import ARCHITECTURES
 from dgl_gt.partition import InputError
 from dgl_gt.partition.console import run
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.settings import types_of
+from dgl_gt.train.config import KINDS as SECTION_KINDS
 from dgl_gt.train.config import SECTIONS, SETTINGS, TrainConfig, read_config
 
 BAD_YAML = {
@@ -71,7 +71,8 @@ def test_yaml_that_is_taken(tmp_path):
 
 
 HINTS = {section: types_of(kind) for section, kind in SECTIONS.items()}
-HINTS["model"] = {key: hint for kind in ARCHITECTURES.values() for key, hint in types_of(kind).items()}
+for section, (_, kinds) in SECTION_KINDS.items():
+    HINTS[section] = {key: hint for kind in kinds.values() for key, hint in types_of(kind).items()}
 KINDS = {name: HINTS[section][each.name] for name, (section, each) in SETTINGS.items()}
 LIMITS = {
     name: next((each.ge, each.le) for each in kind.__metadata__)

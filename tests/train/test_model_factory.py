@@ -143,7 +143,7 @@ def test_tied_weights_are_saved(tmp_path):
     """And a factory that fails later is told from a damaged directory."""
     factory = find_factory("factories:Tied")
     model = factory.make(10, 10)
-    shape = {"in_dim": 10, "classes": 10, "model_factory": factory.name}
+    shape = {"in_dim": 10, "out_dim": 10, "model_factory": factory.name}
     save_model(tmp_path / "model", model.state_dict(), read_config(), shape, {})
     loaded = load_model(tmp_path / "model", factory)
     for key, value in model.state_dict().items():
@@ -233,7 +233,7 @@ def test_commands(shards, tmp_path, capsys, monkeypatch):
 
 
 def test_saved_models_and_factories_that_do_not_belong_together(tmp_path):
-    factory, shape = find_factory("factories:Pulled"), {"in_dim": 5, "classes": 3}
+    factory, shape = find_factory("factories:Pulled"), {"in_dim": 5, "out_dim": 3}
     save_model(tmp_path / "own", build_model(CONFIG, 5, 3).state_dict(), CONFIG, shape, {})
     with pytest.raises(InputError, match="holds a model of dgl-gt, which --model-factory factories:Pulled did"):
         load_model(tmp_path / "own", factory)

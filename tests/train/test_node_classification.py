@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from dgl_gt.train.config import read_config
 from dgl_gt.train.task import Batch
-from dgl_gt.train.tasks.node_classification import LabelledRows, assemble
+from dgl_gt.train.tasks.node_classification import LabelledRows, NodeClassification
 
 NODES, CLASSES = 12, 3
 TRAIN = torch.tensor([0, 2, 3, 7, 11])
@@ -23,7 +23,9 @@ def task(rows=slice(None), num_nodes=NODES, user_rows=None, **settings):
     numbers = torch.arange(NODES)[rows]
     train = torch.nonzero(torch.isin(numbers, TRAIN))[:, 0]
     here = LabelledRows(None, LABEL[rows], {"train": train}, user_rows)
-    return assemble(here, here, {"train": len(TRAIN)}, CLASSES, num_nodes, read_config(**settings), ONE_RANK)
+    return NodeClassification.of_rows(
+        here, here, {"train": len(TRAIN)}, CLASSES, num_nodes, read_config(**settings), ONE_RANK
+    )
 
 
 def loss(given, logits=LOGITS):

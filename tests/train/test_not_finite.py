@@ -59,7 +59,7 @@ def test_the_epoch_and_the_module_are_named(sg, tmp_path):
     BAD.extend([5, 6])  # the epoch, and the pass that looks for the cause
     message = "the loss is nan in epoch 6; lower lr .* In a repeated forward pass, the output of norm is the first that is not finite; the best model"
     with pytest.raises(InputError, match=message):
-        train_and_save(sg, CONFIG, tmp_path / "run", factory=FACTORY, checkpoint_every=2)
+        train_and_save(sg, CONFIG.changed(checkpoint_every=2), tmp_path / "run", factory=FACTORY)
     assert [each.name for each in checkpoints_in(tmp_path / "run")][0] == "checkpoint-000004.safetensors"
     assert load_model(tmp_path / "run", FACTORY)
     BAD.clear()
@@ -70,7 +70,7 @@ def test_skipped_steps_leave_the_model_as_it_was(sg, tmp_path):
     """A run of eight epochs of which two are skipped has the numbers of the six others."""
     expected = train(sg, CONFIG.changed(epochs=6, warmup=0), factory=FACTORY)
     BAD.extend([2, 3])
-    result, record = train_and_save(sg, CONFIG.changed(warmup=0), tmp_path / "run", factory=FACTORY, on_nan="skip")
+    result, record = train_and_save(sg, CONFIG.changed(warmup=0, on_nan="skip"), tmp_path / "run", factory=FACTORY)
     assert record.losses[2:4] == [None, None]
     assert [loss for loss in result.losses if loss is not None] == expected.losses
     state = expected.model.state_dict()
@@ -81,7 +81,7 @@ def test_skipped_steps_leave_the_model_as_it_was(sg, tmp_path):
 def test_ten_skipped_steps_in_a_row_are_an_error(sg):
     BAD.extend(range(3, 99))
     with pytest.raises(InputError, match="loss or its gradient is nan in epoch 13"):
-        train(sg, CONFIG.changed(epochs=30), factory=FACTORY, on_nan="skip")
+        train(sg, CONFIG.changed(epochs=30, on_nan="skip"), factory=FACTORY)
 
 
 def test_gradients_that_overflow_are_skipped_too(sg, monkeypatch):
@@ -95,7 +95,7 @@ def test_gradients_that_overflow_are_skipped_too(sg, monkeypatch):
 
     model = Fragile(5, 3)
     monkeypatch.setattr(torch.Tensor, "backward", backward)
-    result = train(sg, CONFIG, factory=ModelFactory("here:same", lambda *_: model), on_nan="skip")
+    result = train(sg, CONFIG.changed(on_nan="skip"), factory=ModelFactory("here:same", lambda *_: model))
     assert [loss is None for loss in result.losses] == [number == 2 for number in range(8)]
 
 
@@ -103,12 +103,12 @@ def test_gradients_that_overflow_are_skipped_too(sg, monkeypatch):
 def test_a_test_metric_that_is_not_finite_ends_the_run(sg, tmp_path, monkeypatch, on_nan):
     monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": 0.5, "test": float("nan")})
     with pytest.raises(InputError, match="the test metric is nan in epoch 1"):
-        train_and_save(sg, CONFIG, tmp_path / "run", on_nan=on_nan)
+        train_and_save(sg, CONFIG.changed(on_nan=on_nan), tmp_path / "run")
 
 
 def test_another_word_is_refused(sg):
     with pytest.raises(InputError, match="on_nan is 'ignore'"):
-        train(sg, CONFIG, on_nan="ignore")
+        train(sg, CONFIG.changed(on_nan="ignore"))
 
 
 @pytest.mark.parametrize(

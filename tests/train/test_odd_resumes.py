@@ -32,7 +32,7 @@ def sg(shards):
 
 
 def test_a_patience_that_has_run_out(sg, tmp_path):
-    _, record = train_and_save(sg, QUICK, tmp_path / "run", checkpoint_every=11)
+    _, record = train_and_save(sg, QUICK.changed(checkpoint_every=11), tmp_path / "run")
     assert record.best_epoch < 10  # so that patience 1 is over after epoch 11
     files = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     with pytest.raises(
@@ -57,7 +57,7 @@ def test_a_model_on_disk_that_is_older_than_the_checkpoint_is_written_again(tmp_
             raise InputError("stopped")
 
     with pytest.raises(InputError, match="stopped"):
-        train_and_save(sg, QUICK, run, checkpoint_every=10, on_epoch=stop)
+        train_and_save(sg, QUICK.changed(checkpoint_every=10), run, on_epoch=stop)
     for name in ("model.safetensors", "record.json", "config.yaml"):
         shutil.copy(old / name, run / name)
     assert json.loads((run / "record.json").read_text())["best_epoch"] == 1
@@ -87,7 +87,7 @@ def test_a_model_on_disk_that_is_newer_than_the_checkpoint_stays_until_the_run_i
         return stop
 
     with pytest.raises(InputError, match="stopped"):
-        train_and_save(sg, QUICK, run, checkpoint_every=1, on_epoch=stop_after(2))
+        train_and_save(sg, QUICK.changed(checkpoint_every=1), run, on_epoch=stop_after(2))
     shutil.copy(newer / "model.safetensors", run / "model.safetensors")
     kept = (newer / "model.safetensors").read_bytes()
     assert best > 6
@@ -118,15 +118,15 @@ def test_a_directory_that_disappears_costs_checkpoints_and_not_the_run(sg, tmp_p
             run.touch()
 
     with pytest.raises(InputError, match=f"The model is in {tmp_path}"):
-        train_and_save(sg, QUICK, run, checkpoint_every=4, on_epoch=remove)
+        train_and_save(sg, QUICK.changed(checkpoint_every=4), run, on_epoch=remove)
     assert "no checkpoint after epoch 8" in capsys.readouterr().err
 
 
 def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(sg, tmp_path):
     run = tmp_path / "run"
-    train_and_save(sg, QUICK, run, checkpoint_every=5)
+    train_and_save(sg, QUICK.changed(checkpoint_every=5), run)
     (run / "checkpoint-000010.safetensors").write_bytes(b"damaged")
-    train_and_save(sg, QUICK.changed(epochs=9), run, resume=True, checkpoint_every=7)
+    train_and_save(sg, QUICK.changed(epochs=9, checkpoint_every=7), run, resume=True)
     names = [each.name for each in checkpoints_in(run)]
     assert names == ["checkpoint-000007.safetensors", "checkpoint-000005.safetensors"]
     assert (run / "checkpoint-000010.safetensors.damaged").is_file()
@@ -163,7 +163,7 @@ def test_a_model_that_cannot_be_traced_is_trained(sg, shards, make):
 
 def test_force_removes_nothing_where_the_command_is_wrong(sg, shards, tmp_path):
     run = tmp_path / "run"
-    train_and_save(sg, QUICK, run, checkpoint_every=5)
+    train_and_save(sg, QUICK.changed(checkpoint_every=5), run)
     before = checkpoints_in(run)
     assert before
     for arguments in (

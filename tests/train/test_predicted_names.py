@@ -8,6 +8,7 @@ import pytest
 from dgl_gt.cli.main import main
 from dgl_gt.train import load_model
 from dgl_gt.train.predictions import write_predictions
+from dgl_gt.train.tasks.node_classification import NodeClasses
 
 QUICK = [
     "--epochs",
@@ -67,19 +68,19 @@ def test_names_come_back(tmp_path, monkeypatch, capsys, parts):
 
 def test_classes_without_nodes_have_no_column(tmp_path):
     probability = np.full((3, 2), 0.5, np.float32)
-    write_predictions(tmp_path / "p.csv", np.array([0, 1, 0]), probability, class_names=["a", "b", "z"])
+    write_predictions(tmp_path / "p.csv", NodeClasses(np.array([0, 1, 0]), probability), class_names=["a", "b", "z"])
     assert (tmp_path / "p.csv").read_text().splitlines()[:2] == [
         "node,prediction,probability_a,probability_b",
         "0,a,0.5,0.5",
     ]
-    write_predictions(tmp_path / "p.npz", np.array([0, 1, 0]), probability, class_names=["a", "b", "z"])
+    write_predictions(tmp_path / "p.npz", NodeClasses(np.array([0, 1, 0]), probability), class_names=["a", "b", "z"])
     with np.load(tmp_path / "p.npz") as file:
         assert file["class_names"].tolist() == ["a", "b"]
 
 
 def test_a_table_holds_what_a_float32_holds(tmp_path):
     probability = np.random.default_rng(0).random((200, 2), np.float32)
-    write_predictions(tmp_path / "p.csv", probability.argmax(1), probability)
+    write_predictions(tmp_path / "p.csv", NodeClasses(probability.argmax(1), probability))
     read = np.genfromtxt(tmp_path / "p.csv", delimiter=",", names=True)
     for column in range(2):
         assert np.array_equal(read[f"probability_{column}"].astype(np.float32), probability[:, column])

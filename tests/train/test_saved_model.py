@@ -194,7 +194,7 @@ def test_a_model_elsewhere_takes_no_other_models_place(sg, store, out, rising, e
     model = build_model(CONFIG, 5, 3)
     other = elsewhere / f"dgl-gt-model-{os.getpid()}"
     record = {"strategy": "local", "ranks": 1, "losses": [np.float64(0.5)], "metric": {}}  # as a loop of one's own has
-    save_model(other, model.state_dict(), CONFIG, {"in_dim": 5, "classes": 3}, record)
+    save_model(other, model.state_dict(), CONFIG, {"in_dim": 5, "out_dim": 3}, record)
     with (
         pytest.raises(InputError, match=r"could not be written to another place either \(.*; .* the model of epoch 1"),
         store,
@@ -210,7 +210,7 @@ def test_a_record_may_hold_numbers_of_numpy(tmp_path):
     numbers = RunRecord(
         strategy="local", ranks=1, losses=[np.float64(0.5)], metric=Metric("accuracy", np.float32(1), 1.0)
     )
-    save_model(tmp_path / "numbers", state, CONFIG, {"in_dim": 5, "classes": 3}, numbers)
+    save_model(tmp_path / "numbers", state, CONFIG, {"in_dim": 5, "out_dim": 3}, numbers)
     assert record_of(tmp_path / "numbers")["losses"] == [0.5]
 
 
@@ -238,7 +238,7 @@ def saved(tmp_path):
         model = build_model(CONFIG, 5, 3)
         state = model.state_dict()
         change(state)
-        save_model(tmp_path / "model", state, CONFIG, {"in_dim": 5, "classes": 3}, {})
+        save_model(tmp_path / "model", state, CONFIG, {"in_dim": 5, "out_dim": 3}, {})
         return tmp_path / "model"
 
     return make
@@ -280,7 +280,7 @@ def test_weights_of_eight_bits_are_refused(saved):
     [
         {"in_dim": 10**15},
         {"in_dim": "wide"},
-        {"classes": 10**12},
+        {"out_dim": 10**12},
         {"layers": 7},
         {"hidden": 100_000},
         {"unknown": 1},

@@ -64,7 +64,7 @@ def test_the_time_line_adds_up_on_every_rank(awkward_graph, tmp_path, strategy, 
 
 def test_the_profile_stays_when_the_model_is_replaced(sg, tmp_path, monkeypatch):
     """Also in a run that goes on, whose own third step takes its place; a new run removes it."""
-    train_and_save(sg, QUICK, tmp_path / "run", timeline=True, checkpoint_every=2)
+    train_and_save(sg, QUICK.changed(checkpoint_every=2), tmp_path / "run", timeline=True)
     names = {each.name for each in (tmp_path / "run").iterdir()}
     assert {"timeline.json", "profile-rank0.json.gz", "model.safetensors"} <= names
     (tmp_path / "run" / "profile-rank7.json.gz").write_bytes(b"of a rank that is no more")

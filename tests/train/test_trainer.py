@@ -9,8 +9,8 @@ import torch
 import dgl_gt
 from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.train import fit, predict, read_config, train
-from dgl_gt.train.config import Inputs
 from dgl_gt.train.inputs import describe_unused_data
+from dgl_gt.train.task_config import NodeClassificationConfig
 from dgl_gt.train.tasks.node_classification import NodeClassification
 
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=3)
@@ -61,12 +61,11 @@ def test_data_that_cannot_be_trained_on(sharded, changes, message):
 
 def test_what_training_does_not_read_is_named(sharded):
     manifest = sharded(age=np.zeros((60, 2), np.float32)).manifest
-    assert describe_unused_data(manifest) == "not used by train: node data 'age'"
-    assert (
-        describe_unused_data(manifest | {"edge_data": {"w": {}}}) == "not used by train: node data 'age', edge data 'w'"
-    )
-    assert describe_unused_data(manifest | {"edge_data": {"w": {}}}, Inputs(("age",), False, ("w",))) is None
-    assert describe_unused_data(manifest | {"node_data": {"feat": {}, "label": {}, "val_mask": {}}}) is None
+    with_edges, usual = manifest | {"edge_data": {"w": {}}}, NodeClassificationConfig()
+    assert describe_unused_data(manifest, usual) == "not used by train: node data 'age'"
+    assert describe_unused_data(with_edges, usual) == "not used by train: node data 'age', edge data 'w'"
+    assert describe_unused_data(with_edges, NodeClassificationConfig(encodings="age", edge_features="w")) is None
+    assert describe_unused_data(manifest | {"node_data": {"feat": {}, "label": {}, "val_mask": {}}}, usual) is None
 
 
 def test_a_diverged_run_is_an_error(sharded):
@@ -192,3 +191,15 @@ def test_the_second_phase_has_a_learning_rate_of_its_own(sharded, monkeypatch):
 def test_labels_are_no_encoding(sharded):
     with pytest.raises(InputError, match="encodings has 'label'"):
         train(sharded(), QUICK.changed(encodings="label"))
+
+
+@pytest.mark.parametrize("asked", [{"strategy": "gather"}, {"depth": 2}], ids=str)
+def test_a_config_that_names_another_exchange_than_the_graph_has(sharded, asked):
+    ((name, value),) = asked.items()
+    with pytest.raises(InputError, match=f"^{name} is {value}, but the graph was loaded with"):
+        train(sharded(), QUICK.changed(**asked))
+
+
+def test_a_config_that_names_the_exchange_of_the_graph(sharded):
+    sg = sharded()
+    assert train(sg, QUICK.changed(strategy=sg.strategy.name, depth=1)).losses == train(sg, QUICK).losses

@@ -32,7 +32,6 @@ class NodeModel(nn.Module):
         check_sizes(in_dim=in_dim, out=out)
         self.config = self.Config(**{"dropout": 0.0} | options, hidden=hidden, layers=layers, heads=heads)
         self.in_dim, self.out_dim = in_dim, out
-        self.reads: object | None = None
         self.input_dropout = FeatureDropout(self.config.input_dropout)
         self.encoder = make_encoder(self.config.input, in_dim, hidden, self.config.activation, self.config.dropout)
         self.layers = nn.ModuleList()
@@ -163,9 +162,7 @@ class NodeModel(nn.Module):
     def dgl_gt_traits(self) -> ModelTraits:
         """What the trainer and plans know of the model."""
         parts = (*self.layers, self.encoder, self.input_dropout, self.global_attention)
-        return ModelTraits(
-            len(self.layers), self.input_sizes, self.reads, tuple(each for each in parts if each is not None)
-        )
+        return ModelTraits(len(self.layers), self.input_sizes, tuple(each for each in parts if each is not None))
 
     def after_attention(self) -> dict[str, nn.Linear]:
         """Return the linear layers after the last attention, by name: there each row is computed by itself."""

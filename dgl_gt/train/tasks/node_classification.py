@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -22,6 +24,7 @@ from ..inputs import ModelInputs, read_inputs, required
 from ..metrics import METRIC_FUNCTIONS, choose_metric
 from ..model import logits_of
 from ..task import Batch
+from ..task_config import NodeClassificationConfig
 
 SPLITS = tuple(mask.removesuffix("_mask") for mask in SPLIT_MASKS)
 
@@ -35,6 +38,13 @@ class LabelledRows:
     rows: dict[str, Tensor]  # int64: labelled rows of train, val and test; a rank may have none
     user_rows: Tensor | None = None  # bool (N,), false for virtual nodes; None where there are none
     weights: Tensor | None = None  # float32 (N,), of the rows in the loss; None where each counts once
+
+
+class NodeClasses(NamedTuple):
+    """The class and the class probabilities of every node, in the original node order, without virtual nodes."""
+
+    prediction: np.ndarray  # int64 (N,)
+    probability: np.ndarray  # float32 (N, classes)
 
 
 @dataclass(frozen=True)
@@ -56,8 +66,9 @@ class NodeClassification:
         The largest label on any rank plus one.
     num_nodes : int
         Nodes of the whole graph, without virtual nodes.
-    config : TrainConfig
-        Its metric, seed, label smoothing and entropies.
+    config : NodeClassificationConfig
+    seed : int
+        Seed of the signs of eigenvectors.
     comm : Comm
     class_weights : Tensor, float32, (classes,), optional
         Weight of each class in the cross-entropy.
@@ -70,30 +81,85 @@ class NodeClassification:
     counts: dict[str, int]
     classes: int
     num_nodes: int
-    config: TrainConfig
+    config: NodeClassificationConfig
+    seed: int
     comm: Comm
     class_weights: Tensor | None = None
     graph_of_step: Callable[[int], ShardedGraph] | None = None
 
+    @classmethod
+    def read(cls, sg: ShardedGraph, config: TrainConfig, graphs: TrainingGraphs | None = None) -> NodeClassification:
+        """Read features with encodings, labels and masks of a sharded graph. Rows without a label are left out.
+
+        ``InputError`` says that features, labels or masks are missing or have the wrong shape, that the split does not
+        exist or has no labelled row, that the labels are not class numbers, or that the metric needs another number of
+        classes.
+        """
+        evaluated = trained = _labelled_rows(sg, config)
+        counts = {}
+        for name, rows in evaluated.rows.items():
+            counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows)]))[0])
+            if not counts[name]:
+                raise InputError(
+                    f"{name}_mask of split {config.task.split} selects no labelled node; it must select at least one: fix "
+                    "the mask"
+                )
+        label = evaluated.label
+        largest = label.max().reshape(1).cpu() if len(label) else torch.tensor([-1])
+        classes = int(sg.comm.all_reduce(largest, "max")[0]) + 1
+        if not 2 <= classes <= sg.manifest["nodes"]:
+            raise InputError(
+                f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
+                f"one per node ({sg.manifest['nodes']})"
+            )
+        if graphs is not None and graphs.base is not sg:
+            trained = replace(_labelled_rows(graphs.base, config), weights=graphs.weights)
+        return cls.of_rows(evaluated, trained, counts, classes, user_node_count(sg.manifest), config, sg.comm, graphs)
+
+    @classmethod
+    def assume(cls, sg: ShardedGraph, config: TrainConfig, out_dim: int) -> NodeClassification:
+        """All nodes count as training rows where labels or masks are missing."""
+        mask = sg.ndata.get("train_mask")
+        label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
+        if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
+            mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
+        rows = LabelledRows(read_inputs(sg, config.task.inputs), label, {"train": mask.nonzero().squeeze(1)})
+        counts = {"train": sg.num_nodes()}
+        return cls.of_rows(rows, rows, counts, out_dim, 2 * sg.num_nodes(), config, sg.comm)
+
+    @classmethod
+    def of_rows(
+        cls, evaluated, trained, counts, classes: int, num_nodes: int, config: TrainConfig, comm: Comm, graphs=None
+    ) -> NodeClassification:
+        """Make the task with the class weights of its rows; a collective.
+
+        The balanced weight of a class is n / (k n_c): n training rows, k classes among them, and n_c rows of the class. So
+        the mean weight of a training row is 1.
+        """
+        settings, weights = config.task, None
+        assert isinstance(settings, NodeClassificationConfig)
+        if settings.class_weights == "balanced":
+            own = torch.bincount(evaluated.label[evaluated.rows["train"]], minlength=classes)
+            of_class = comm.all_reduce(own).float()
+            present = of_class > 0
+            weights = torch.where(present, counts["train"] / (present.sum() * of_class.clamp(min=1)), 0.0)
+        graph_of_step = None if graphs is None or graphs.is_exact else graphs.of_step
+        return cls(evaluated, trained, counts, classes, num_nodes, settings, config.seed, comm, weights, graph_of_step)
+
     @property
     def sizes(self) -> dict[str, int]:
-        """Arguments of the model: ``in_dim``, ``edge_feats`` and ``edge_kinds``, and ``classes``."""
-        return {**self.evaluated.inputs.sizes, "classes": self.classes}
+        """Arguments of the model: ``in_dim``, ``edge_feats`` and ``edge_kinds``, and ``out_dim``."""
+        return {**self.evaluated.inputs.sizes, "out_dim": self.classes}
 
     @property
     def metric(self) -> str:
         """Accuracy or ROC-AUC."""
-        return choose_metric(self.config.task.metric, self.classes)
-
-    @property
-    def node_data(self) -> tuple[str, ...]:
-        """Names of the node data that it reads."""
-        return ("feat", "label", *SPLIT_MASKS, *self.config.task.inputs.encodings)
+        return choose_metric(self.config.metric, self.classes)
 
     @property
     def rows_of_loss(self) -> Tensor | None:
         """Rows of the model's result that the loss reads, the training rows; None where it reads all of them."""
-        return None if self.config.task.entropy_unlabelled else self.trained.rows["train"]
+        return self.trained.rows["train"] if self.config.mask_of_loss else None
 
     def batches(self, step: int) -> Iterator[Batch]:
         """Make one batch of all nodes."""
@@ -101,22 +167,22 @@ class NodeClassification:
         if self.graph_of_step is not None:
             graph = self.graph_of_step(step)
             inputs = inputs if graph is inputs.graph else inputs.on(graph)
-        yield Batch(inputs.in_step(self.config.seed, step), {"label": self.trained.label})
+        yield Batch(inputs.in_step(self.seed, step), {"label": self.trained.label})
 
     def loss(self, out: Tensor, batch: Batch) -> Tensor:
         """Return this rank's share of the loss, (), for logits (N, classes)."""
         config, rows, train = self.config, self.trained, self.trained.rows["train"]
         label, train_count = batch.targets["label"][train], self.counts["train"]
-        options = {"weight": self.class_weights, "label_smoothing": config.task.label_smoothing, "reduction": "none"}
+        options = {"weight": self.class_weights, "label_smoothing": config.label_smoothing, "reduction": "none"}
         loss = _total(functional.cross_entropy(out[train], label, **options), rows, train) / train_count
-        if config.task.entropy_labelled:
-            loss = loss - config.task.entropy_labelled * _total(_entropy(out[train]), rows, train) / train_count
+        if config.entropy_labelled:
+            loss = loss - config.entropy_labelled * _total(_entropy(out[train]), rows, train) / train_count
         others = self.num_nodes - train_count
-        if config.task.entropy_unlabelled and others:
+        if config.entropy_unlabelled and others:
             is_other = torch.ones(len(out), dtype=torch.bool, device=out.device).index_fill(0, train, False)
             if rows.user_rows is not None:
                 is_other &= rows.user_rows
-            loss = loss + config.task.entropy_unlabelled * _total(_entropy(out[is_other]), rows, is_other) / others
+            loss = loss + config.entropy_unlabelled * _total(_entropy(out[is_other]), rows, is_other) / others
         return loss
 
     @torch.no_grad()
@@ -129,64 +195,14 @@ class NodeClassification:
             name: metric(logits[rows.rows[name]], rows.label[rows.rows[name]], self.comm) for name in ("val", "test")
         }
 
-
-def node_classification(
-    sg: ShardedGraph, config: TrainConfig, graphs: TrainingGraphs | None = None
-) -> NodeClassification:
-    """Features with encodings, labels and masks of a sharded graph; every rank calls it. Rows without a label are left out.
-
-    ``graphs`` are those of training steps under a policy; by default all steps run on ``sg``.
-
-    ``InputError`` says that features, labels or masks are missing or have the wrong shape, that the split does not
-    exist or has no labelled row, that the labels are not class numbers, or that the metric needs another number of
-    classes.
-    """
-    evaluated = trained = _labelled_rows(sg, config)
-    counts = {}
-    for name, rows in evaluated.rows.items():
-        counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows)]))[0])
-        if not counts[name]:
-            raise InputError(
-                f"{name}_mask of split {config.task.split} selects no labelled node; it must select at least one: fix the mask"
-            )
-    label = evaluated.label
-    largest = label.max().reshape(1).cpu() if len(label) else torch.tensor([-1])
-    classes = int(sg.comm.all_reduce(largest, "max")[0]) + 1
-    if not 2 <= classes <= sg.manifest["nodes"]:
-        raise InputError(
-            f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
-            f"one per node ({sg.manifest['nodes']})"
-        )
-    if graphs is not None and graphs.base is not sg:
-        trained = replace(_labelled_rows(graphs.base, config), weights=graphs.weights)
-    return assemble(evaluated, trained, counts, classes, user_node_count(sg.manifest), config, sg.comm, graphs)
-
-
-def assumed_node_classification(sg: ShardedGraph, config: TrainConfig, classes: int) -> NodeClassification:
-    """The task on a part that may lack labels and masks, to trace its steps: all its nodes count as training rows."""
-    mask = sg.ndata.get("train_mask")
-    label = sg.ndata["label"].long() if "label" in sg.ndata else torch.zeros(sg.num_nodes(), dtype=torch.int64)
-    if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
-        mask = torch.ones(sg.num_nodes(), dtype=torch.bool)
-    rows = LabelledRows(read_inputs(sg, config.task.inputs), label, {"train": mask.nonzero().squeeze(1)})
-    counts = {"train": sg.num_nodes()}
-    return assemble(rows, rows, counts, classes, 2 * sg.num_nodes(), config, sg.comm)
-
-
-def assemble(evaluated, trained, counts, classes, num_nodes, config, comm, graphs=None) -> NodeClassification:
-    """The task with the class weights of its rows; a collective.
-
-    The balanced weight of a class is n / (k n_c): n training rows, k classes among them, and n_c rows of the class. So
-    the mean weight of a training row is 1.
-    """
-    weights = None
-    if config.task.class_weights == "balanced":
-        own = torch.bincount(evaluated.label[evaluated.rows["train"]], minlength=classes)
-        of_class = comm.all_reduce(own).float()
-        present = of_class > 0
-        weights = torch.where(present, counts["train"] / (present.sum() * of_class.clamp(min=1)), 0.0)
-    graph_of_step = None if graphs is None or graphs.is_exact else graphs.of_step
-    return NodeClassification(evaluated, trained, counts, classes, num_nodes, config, comm, weights, graph_of_step)
+    @staticmethod
+    def answer(model: nn.Module, inputs: ModelInputs) -> NodeClasses | None:
+        """Predict the class of every node."""
+        probability = inputs.graph.gather(logits_of(model, inputs).float().softmax(1), to=0)
+        if probability is None:
+            return None
+        probability = probability[: user_node_count(inputs.graph.manifest)]
+        return NodeClasses(probability.argmax(1).cpu().numpy(), probability.cpu().numpy())
 
 
 def _labelled_rows(sg: ShardedGraph, config: TrainConfig) -> LabelledRows:
