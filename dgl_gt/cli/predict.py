@@ -50,6 +50,8 @@ def _predict_rank(args):
     if answer is None:  # all ranks but rank 0
         return None
     write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
-    result = {"nodes": len(answer.prediction), "classes": answer.probability.shape[1], "out": args.out}
-    text = f"wrote {args.out}: {result['nodes']:,} nodes, {result['classes']} classes, in the original node order"
-    return result, text
+    counts = {"nodes": len(answer[0])}
+    if "probability" in answer._fields:
+        counts["classes"] = answer.probability.shape[1]
+    size = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return counts | {"out": args.out}, f"wrote {args.out}: {size}, in the original node order"
