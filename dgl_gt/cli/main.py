@@ -1,15 +1,34 @@
-"""The command ``dgl-gt``: its parser, with one module for each verb. Heavy imports wait until a verb needs them."""
+"""The command ``dgl-gt``: its parser, and its small verbs. Heavy imports wait until a verb needs them."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from pathlib import Path
 
 from dgl_gt import __version__
 from dgl_gt.partition import console
 from dgl_gt.partition.cli import add_commands as add_offline_commands
+from dgl_gt.partition.console import table
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.profile import MAX_RANKS
+from dgl_gt.partition.shards.manifest import is_shards
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.units import format_bytes
 
-from . import calibrate, plan, predict, report, train
+from . import plan, train
+from .options import (
+    add_json,
+    add_model_factory,
+    add_shard_options,
+    add_strategy,
+    add_timeout,
+    load_shards,
+    positive_integer,
+    run_on_parts,
+)
 
 
 def main(argv=None) -> int:
@@ -25,7 +44,173 @@ def main(argv=None) -> int:
     parser.add_argument("--version", action="version", version=f"dgl-gt {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_offline_commands(commands)
-    for verb in (train, predict, report, calibrate, plan):
-        verb.add_command(commands)
+    for add_verb in (train.add_command, _add_predict, _add_report, _add_calibrate, plan.add_command):
+        add_verb(commands)
     parser.set_defaults(argv=argv)
     return console.run(parser, argv)
+
+
+# ---- dgl-gt predict ----
+
+
+def _add_predict(commands) -> None:
+    """Add ``predict`` to an argparse subparsers object."""
+    command = commands.add_parser(
+        "predict",
+        help="predict with a trained model, such as the class of every node",
+        description="Predict what the model was trained for, and write the predictions in the original node order.",
+    )
+    add_shard_options(command)
+    add_strategy(command)
+    add_model_factory(command)
+    text = "model directory written by `dgl-gt train --out`, or the model.safetensors in it"
+    command.add_argument("--model", required=True, metavar="DIR", help=text)
+    text = "file to write: .npz (prediction, probability) or .csv (node, prediction, probability_0, ...)"
+    command.add_argument("--out", required=True, metavar="FILE", help=text)
+    command.set_defaults(command=_predict)
+
+
+def _predict(args):
+    if Path(args.out).suffix not in (".npz", ".csv"):
+        raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
+    check_file(args.out, force=args.force)
+    choice = args.strategy, args.depth
+    return run_on_parts(args.argv, args.directory, lambda: _predict_rank(args), args.nproc, args.timeout, choice=choice)
+
+
+def _predict_rank(args):
+    """Predict on this rank; rank 0 writes the file and returns what to print."""
+    from dgl_gt.comm.group import Comm
+    from dgl_gt.partition.shards.manifest import read_node_names
+    from dgl_gt.train.model import find_factory
+    from dgl_gt.train.predictions import predict, write_predictions
+    from dgl_gt.train.saved_model import load_model
+
+    with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
+        model = load_model(args.model, find_factory(args.model_factory))
+        node_names = read_node_names(args.directory) if comm.rank == 0 else None
+    answer = predict(model, load_shards(args, args.strategy, args.depth))
+    if answer is None:  # all ranks but rank 0
+        return None
+    write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
+    counts = {"nodes": len(answer[0])}
+    if "probability" in answer._fields:
+        counts["classes"] = answer.probability.shape[1]
+    size = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return counts | {"out": args.out}, f"wrote {args.out}: {size}, in the original node order"
+
+
+# ---- dgl-gt calibrate ----
+
+
+def _add_calibrate(commands) -> None:
+    """Add ``calibrate`` to an argparse subparsers object."""
+    command = commands.add_parser(
+        "calibrate",
+        help="measure the speed of ranks and of the links between them",
+        description="Measure how fast ranks and the links between them are, all at the same time, and write a hardware "
+        "profile. This takes about a minute. Under torchrun, join the ranks that torchrun started.",
+    )
+    text = "number of ranks to start on this machine (default: 1)"
+    command.add_argument("--nproc", type=positive_integer, metavar="P", help=text)
+    command.add_argument("--out", required=True, metavar="FILE.yaml", help="hardware profile to write")
+    add_timeout(command)
+    command.add_argument("--force", action="store_true", help="replace FILE.yaml if it exists")
+    add_json(command)
+    command.set_defaults(command=_calibrate)
+
+
+def _calibrate(args):
+    from dgl_gt.ranks.launch import run_on_ranks
+
+    if args.nproc is not None and args.nproc > MAX_RANKS:
+        raise InputError(f"--nproc is {args.nproc}; it must be from 1 to {MAX_RANKS}")
+    out = check_file(args.out, force=args.force)
+    return run_on_ranks(
+        args.argv,
+        lambda: args.nproc or 1,
+        lambda: _calibrate_rank(args, out),
+        nproc=args.nproc,
+        timeout=args.timeout,
+        memory_advice=lambda: "free memory, or measure fewer ranks",
+    )
+
+
+def _calibrate_rank(args, out: Path):
+    """Measure on this rank; rank 0 writes the profile. Returns its values, and a table of them."""
+    import yaml
+
+    from dgl_gt.comm.group import Comm
+    from dgl_gt.plan.calibrate import measure
+
+    comm = Comm(timeout_s=args.timeout)
+    with comm.together(), console.Stages() as progress:
+        profile = measure(comm, progress if comm.rank == 0 else None)
+    values = profile.as_dict()
+    if comm.rank == 0:
+        with new_file(out, force=args.force) as file:
+            file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
+    return values, f"{_profile_table(values, profile.target_weights())}\n\nwrote {out}"
+
+
+def _profile_table(values: dict, target_weights: list[float]) -> str:
+    def listed(value, scale: float, digits: int = 1) -> str:
+        return ", ".join(f"{each / scale:.{digits}f}" for each in (value if isinstance(value, list) else [value]))
+
+    rows = [
+        ("ranks", values["ranks"]),
+        ("matrix products of width 128 (GFLOP/s)", listed(values["products"][128], 1e9)),
+        ("norms and activation functions (GB/s)", listed(values["stream_bytes_per_s"], 1e9)),
+        ("element-wise sums (GB/s)", listed(values["simple_bytes_per_s"], 1e9)),
+        ("attention, rows nearby, per edge and column (ns)", listed(values["attention"]["near_column_s"], 1e-9, 2)),
+        *(
+            (
+                f"attention, rows anywhere in {format_bytes(held_bytes)}, per edge and column (ns)",
+                listed(seconds, 1e-9, 2),
+            )
+            for held_bytes, seconds in values["attention"]["far_column_s"].items()
+        ),
+        ("memory (GiB)", listed(values["memory_bytes"], 2**30)),
+    ]
+    if values["ranks"] > 1:
+        link = values["link_bytes_per_s"]
+        between = [link[i][j] for i in range(len(link)) for j in range(len(link)) if i != j]
+        rows += [
+            ("slowest and fastest link (MB/s)", listed([min(between), max(between)], 1e6)),
+            ("latency of an exchange (ms)", listed(values["latency_s"], 1e-3, 2)),
+            ("exchange hidden behind computation", f"{values['overlap']:.0%}"),
+            ("shares for --target-weights", ",".join(f"{each:.3f}" for each in target_weights)),
+        ]
+    return table(["measured", "one value, or one per rank"], rows)
+
+
+# ---- dgl-gt report ----
+
+
+def _add_report(commands) -> None:
+    what = "a shard directory or a run directory of `dgl-gt train`"
+    text = f"write an HTML report about {what}, with plots, and its numbers as JSON"
+    command = commands.add_parser("report", help=text)
+    command.add_argument("directory", metavar="DIR", help=what)
+    command.add_argument("-o", "--out", required=True, metavar="FILE.html", help="page to write; it needs no network")
+    command.add_argument("--force", action="store_true", help="replace existing files")
+    command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    command.set_defaults(command=_report)
+
+
+def _report(args) -> tuple[dict, str]:
+    from dgl_gt.partition.report.write import write_report
+    from dgl_gt.report.run_report import is_run, write_run_report
+
+    directory = Path(args.directory)
+    if is_shards(directory):
+        write = write_report
+    elif is_run(directory):
+        write = write_run_report
+    else:
+        problem = "holds neither shards nor a run of training" if os.path.isdir(directory) else "is not a directory"
+        raise InputError(
+            f"{directory} {problem}; name a directory that `dgl-gt partition --out` or `dgl-gt train --out` wrote"
+        )
+    numbers, out = write(args.directory, args.out, force=args.force), Path(args.out)
+    return numbers, f"wrote {out} and {out.with_suffix('.json')}"

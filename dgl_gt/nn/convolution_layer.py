@@ -13,11 +13,11 @@ from dgl_gt.exchange.local import leading_rows
 from dgl_gt.model_config import MAP_WEIGHTS, OPTION_VALUES
 from dgl_gt.partition.errors import check_flags, check_one_of, whole_number
 
-from .aggregation import aggregate, make_aggregation
 from .attention import check_features, check_number, check_probability, check_sizes
 from .batch_norm import NORM_MODULES, normalise
 from .dropout import FeatureDropout, begin_pass
 from .global_attention import Gate
+from .layer import aggregate, make_aggregation
 
 
 class InitialResidual(nn.Module):

@@ -19,8 +19,7 @@ import msgspec
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.report import pages
-from dgl_gt.partition.report.pages import percent
-from dgl_gt.partition.report.pictures import bar
+from dgl_gt.partition.report.pages import bar, percent
 from dgl_gt.partition.system.user_files import reading, regular_file
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.prediction_check import compared

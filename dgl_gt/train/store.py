@@ -37,10 +37,19 @@ from dgl_gt.run_files.run_record import EpochNumbers, PlanOfRun, RunRecord, valu
 from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE, MODEL_FILE, read_bytes
 
 from .config import TrainConfig
-from .identity import FREE_SETTINGS, check_identity, data_digest, identity_of
 from .model import ModelFactory
 from .module_places import first_not_finite
-from .run_state import EpochFigures, RunState, TrainResult, peak_memory_on, random_states, set_random_states
+from .run_state import (
+    FREE_SETTINGS,
+    EpochFigures,
+    RunState,
+    TrainResult,
+    check_identity,
+    identity_of,
+    peak_memory_on,
+    random_states,
+    set_random_states,
+)
 from .saved_model import model_files
 from .step_profile import StepProfiler
 from .stopping import StopRequest
@@ -109,9 +118,7 @@ class RunStore:
         if self._directory:
             model_bytes = sum(value.nbytes for value in state.model.state_dict().values())
             check_room(self._directory.out, 2 * model_bytes + _OTHER_BYTES)
-        learned, inputs = self._config.task.node_data, self._config.task.inputs
-        data = data_digest(self._sg, ("feat", *learned, *inputs.encodings), inputs.edge_features)
-        self._identity = identity_of(self._config, self._factory_name, data, state.model)
+        self._identity = identity_of(self._config, self._factory_name, self._sg, state.model)
         if self._beginning == "resumed":
             self._resume(state)
 
@@ -368,9 +375,7 @@ def _from_rank_0(content: bytes, comm: Comm) -> bytes:
     if comm.world_size == 1:
         return content  # a checkpoint may be large
     length = comm.broadcast_object(len(content))
-    rows = (
-        torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.zeros(length, dtype=torch.uint8)
-    )
+    rows = torch.frombuffer(bytearray(content or length), dtype=torch.uint8)
     return comm.broadcast(rows).numpy().tobytes()
 
 

@@ -11,7 +11,7 @@ from dgl_gt.partition.shards.counts import describe_transforms
 from dgl_gt.partition.shards.manifest import MANIFEST, read_manifest, verify
 from dgl_gt.partition.system.units import format_bytes
 
-from . import pages, pictures
+from . import pages
 from .counts import count_shards
 
 _SIZES = ("layers", "hidden", "heads", "features", "classes")  # of a model; a user's own may be known by other names
@@ -70,13 +70,13 @@ def page(numbers: dict) -> str:
             work=[part["edges"] for part in per_part],
             part_lines=list(zip(*columns)),
             widest=max(len(text) for column in columns for text, _ in column),
-            is_crowded=numbers["parts"] > pictures.MAX_NUMBERED_PARTS,
+            is_crowded=numbers["parts"] > pages.MAX_NUMBERED_PARTS,
             candidates=candidates,
             assumed=_assumed(numbers["choice"]["model"]) if candidates else {},
             comparison=_comparison(candidates),
-            bar=pictures.bar,
-            dots=pictures.dots,
-            heat_map=pictures.HeatMap.of,
+            bar=pages.bar,
+            dots=pages.dots,
+            heat_map=pages.HeatMap.of,
         )
     )
 
@@ -87,9 +87,7 @@ def _column(numbers: dict, key: str, kind: str) -> list[tuple]:
     targets = [share * sum(counts) for share in numbers["shares"]]
     most = max(*counts, *targets, 1)
     texts = [format_bytes(count) if key == "bytes" else f"{count:,}" for count in counts]
-    return [
-        (text, pictures.bar(count / most, kind, target / most)) for text, count, target in zip(texts, counts, targets)
-    ]
+    return [(text, pages.bar(count / most, kind, target / most)) for text, count, target in zip(texts, counts, targets)]
 
 
 def _candidates(numbers: dict) -> list[dict]:
@@ -112,6 +110,6 @@ def _comparison(candidates: list[dict]) -> list[tuple]:
     for name, meaning, texts in lines if candidates else ():
         shown = [float(text.replace(",", "")) for text in texts]  # of two that read the same, neither is better
         better = [number == min(shown) < max(shown) for number in shown]
-        bars = [pictures.bar(number / max(*shown, 1e-9), "" if each else "grey") for number, each in zip(shown, better)]
+        bars = [pages.bar(number / max(*shown, 1e-9), "" if each else "grey") for number, each in zip(shown, better)]
         found.append((name, meaning, list(zip(texts, bars, better))))
     return found

@@ -10,7 +10,7 @@ import dgl_gt
 from dgl_gt.partition import partition
 from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train import read_config, train_and_save
-from dgl_gt.train.identity import data_digest
+from dgl_gt.train.run_state import data_digest
 
 CONFIG = read_config(epochs=12, layers=2, hidden=16, heads=4, dropout=0.3, attention_dropout=0.1, patience=0, lr=0.01)
 CASES = {

@@ -308,7 +308,7 @@ def test_a_slow_link_alone_changes_no_share(tmp_path):
 
 def calibrated(rank, out):
     """``dgl-gt calibrate`` on this rank, with next to no work: what it prints."""
-    from dgl_gt.cli.calibrate import _calibrate_rank
+    from dgl_gt.cli.main import _calibrate_rank
     from dgl_gt.plan import calibrate
 
     calibrate._ROWS, calibrate._EDGES, calibrate._FAR_ROWS = 300, 3600, (200, 900)

@@ -19,7 +19,7 @@ from dgl_gt.run_files.run_directory import MetricsLog, check_can_resume, checkpo
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE
 from dgl_gt.train import ModelFactory, fit, load_model, read_config, store, train_and_save
-from dgl_gt.train.identity import data_digest
+from dgl_gt.train.run_state import data_digest
 
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 POLYNORMER = {"architecture": "gnn", "score": "additive", "global_attention": "polynormer"}
