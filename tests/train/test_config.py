@@ -16,6 +16,8 @@ from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.settings import types_of
 from dgl_gt.train.config import KINDS as SECTION_KINDS
 from dgl_gt.train.config import SECTIONS, SETTINGS, TrainConfig, read_config
+from dgl_gt.train.task import task_class
+from dgl_gt.train.task_config import TASKS, NodeClassificationConfig, TaskConfig
 
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors, aliases and tags"),
@@ -266,6 +268,33 @@ def test_what_a_user_writes_in_a_file_stays_with_another_architecture(tmp_path):
 def test_a_name_ends_where_it_ends(settings):
     with pytest.raises(InputError, match=f"^{next(iter(settings))} is"):
         read_config(**settings)
+
+
+@pytest.mark.parametrize("kind", TASKS.values(), ids=TASKS)
+def test_a_task_is_found_by_its_name(kind):
+    found = task_class(kind())
+    assert f"{found.__name__}Config" == kind.__name__ and kind.node_data and kind.titles
+    for name in ("read", "assume", "sizes", "metric", "rows_of_loss", "batches", "loss", "evaluate", "answer"):
+        assert hasattr(found, name), name
+
+
+def test_the_settings_of_a_task_are_those_of_its_kind():
+    assert read_config(task="node_classification").task == NodeClassificationConfig()
+    with pytest.raises(InputError, match="^task is 'nothing'"):
+        read_config(task="nothing")
+    with pytest.raises(InputError, match="^task is node_classification; its settings are a NodeClassificationConfig"):
+        TaskConfig()
+
+
+def test_what_a_file_says_of_exchange_and_checkpoints(tmp_path):
+    (tmp_path / "c.yaml").write_text("exchange: {strategy: mesh=2, depth: 1}\ncheckpoints: {every: 50}\non_nan: skip\n")
+    found = read_config(tmp_path / "c.yaml")
+    assert found.exchange.choice == ("mesh=2", 1) and found.checkpoints.interval == (50, None)
+    assert found == read_config(strategy="mesh=2", checkpoint_every=50, on_nan="skip")
+    assert read_config().exchange.choice == (None, 1)
+    for wrong in ({"strategy": "rings"}, {"strategy": "mesh=0"}, {"depth": 2, "strategy": "auto"}, {"depth": 0}):
+        with pytest.raises(InputError, match=f"^{next(iter(wrong))} is"):
+            read_config(**wrong)
 
 
 def test_a_section_is_a_section():
