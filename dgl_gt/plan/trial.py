@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pickle
-import signal
-import traceback
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 
@@ -16,12 +10,10 @@ import torch
 
 from dgl_gt.exchange.load import load
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import DEFAULT, Profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
-from dgl_gt.partition.system.child_process import die_with_parent, killed_for_memory, memory_kills, signal_text
-from dgl_gt.partition.system.signals import STOPPING
+from dgl_gt.partition.system.child_process import run_forked
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.fit import take_step
@@ -91,11 +83,18 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
         plan = choose(cuts, traces, profile, rank_memory=rank_memory, max_depth=max_depth)
         return list(map(asdict, _to_try(plan))), plan.as_dict()
 
+    def make_plan_in_child():
+        torch.set_num_threads(1)  # libgomp's threads do not survive a fork, and work on them would wait forever
+        return make_plan()
+
     found = None, None
     with comm.raising_together():
         if comm.rank == 0:
-            # Traces load more than training does, which would count as this rank's memory.
-            found = run_forked(make_plan)
+            # Traces load more than training does, which would count as this rank's memory. A forked process cannot use a
+            # GPU, whose memory is what counts there.
+            found = (
+                make_plan() if torch.cuda.is_available() else run_forked(make_plan_in_child, "the process that plans")
+            )
     candidates, record, first = comm.broadcast_object([*found, [name for name, _ in cuts]])
     here = dict(zip(first, (name for name, _ in cuts)))  # hosts may keep the same shards in different places
     return [Candidate(**each | {"directory": here[each["directory"]]}) for each in candidates], record
@@ -140,65 +139,3 @@ def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factor
         predicted_peak_bytes=candidate.peak_bytes,
         measured_peak_bytes=int(comm.all_reduce(torch.tensor([peak_bytes]), "max")[0]),
     )
-
-
-# ---- work in a child process ----
-
-
-def run_forked(work: Callable):
-    """Return ``work()``, which a forked child of this process runs on one thread; raise what it raises.
-
-    What the work loads and leaves in memory ends with the child. The result must be picklable, and there are no ranks to
-    talk to. Where there is a GPU, the work runs in this process, because a forked process cannot use it, and the memory of
-    the GPU is what counts; a run on the processor of such a machine keeps what the work leaves. :class:`InputError` says
-    that the system has killed the child for lack of memory, and ``RuntimeError`` that it has ended in another way.
-    """
-    if torch.cuda.is_available():
-        return work()
-    context, kills = multiprocessing.get_context("fork"), memory_kills()
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_run, args=(work, sender, os.getpid()))
-    child.start()
-    sender.close()
-    try:
-        result, error, frames = receiver.recv()
-    except EOFError:
-        child.join()
-        raise _unexpected_end(child.exitcode, kills) from None
-    finally:
-        child.kill()  # where this process is told to stop while it waits
-        child.join()
-        receiver.close()
-    if error is not None:
-        raise error from (None if isinstance(error, InputError) else RuntimeError(frames))
-    return result
-
-
-def _unexpected_end(code: int, kills: int | None) -> Exception:
-    if killed_for_memory(code, kills):
-        return InputError(
-            "the process that plans ran out of memory; use a smaller model, or a machine with more memory"
-        )
-    how = f"was {signal_text(code)}" if code < 0 else f"ended with exit code {code}"
-    return RuntimeError(f"the process that plans {how}")
-
-
-def _run(work: Callable, sender, parent: int) -> None:
-    for number in STOPPING:
-        signal.signal(number, signal.SIG_IGN)  # the parent acts on them, and ends this process
-    die_with_parent(parent)
-    torch.set_num_threads(1)  # libgomp's threads do not survive a fork, and work on them would wait forever
-    try:
-        outcome: tuple[object, Exception | None, str] = work(), None, ""
-        pickle.dumps(outcome)
-    except Exception as error:
-        outcome = None, _sendable(error), traceback.format_exc()
-    sender.send(outcome)
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error, or one in words where the other process could not read it."""
-    try:
-        return pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")

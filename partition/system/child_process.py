@@ -1,4 +1,4 @@
-"""Child processes that run this project's own modules: their environment, what they send, and how they ended.
+"""Child processes that run this project's own code: their environment, what they send, and how they ended.
 
 Damaged files crash some libraries, so these read in a child: arrays come back through a pipe, and a crash becomes an
 InputError.
@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import ctypes
 import json
+import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
+
+from .signals import STOPPING
 
 _COPIES = 4  # of a file's arrays that a library may hold at once
 _EXTRA_BYTES = 1 << 30  # allowed beyond those copies
@@ -195,3 +200,59 @@ def bound_memory(file_bytes: int) -> None:
 def with_prefix(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays whose names begin with the prefix, without the prefix in their names."""
     return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+
+# ---- work in a fork of this process
+
+
+def run_forked(work: Callable, name: str):
+    """Return ``work()``, which a forked child of this process runs; raise what it raises.
+
+    What the work loads and leaves in memory ends with the child. The result must be picklable. ``name`` is what messages
+    call the child: :class:`InputError` says that the system has killed it for lack of memory, and ``RuntimeError`` that it
+    has ended in another way.
+    """
+    context, kills = multiprocessing.get_context("fork"), memory_kills()
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_run_here, args=(work, sender, os.getpid()))
+    child.start()
+    sender.close()
+    try:
+        result, error, frames = receiver.recv()
+    except EOFError:
+        child.join()
+        raise _unexpected_end(name, child.exitcode, kills) from None
+    finally:
+        child.kill()  # where this process is told to stop while it waits
+        child.join()
+        receiver.close()
+    if error is not None:
+        raise error from (None if isinstance(error, InputError) else RuntimeError(frames))
+    return result
+
+
+def _unexpected_end(name: str, code: int, kills: int | None) -> Exception:
+    if killed_for_memory(code, kills):
+        return InputError(f"{name} ran out of memory; use a smaller model, or a machine with more memory")
+    how = f"was {signal_text(code)}" if code < 0 else f"ended with exit code {code}"
+    return RuntimeError(f"{name} {how}")
+
+
+def _run_here(work: Callable, sender, parent: int) -> None:
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)  # the parent acts on them, and ends this process
+    die_with_parent(parent)
+    try:
+        outcome: tuple[object, Exception | None, str] = work(), None, ""
+        pickle.dumps(outcome)
+    except Exception as error:
+        outcome = None, _sendable(error), traceback.format_exc()
+    sender.send(outcome)
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or one in words where the other process could not read it."""
+    try:
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")

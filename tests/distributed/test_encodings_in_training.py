@@ -115,7 +115,7 @@ def test_kinds_of_any_integer_dtype_and_name(awkward_graph, tmp_path, dtype):
         )
         if dtype != "uint8":
             sg.edata["K 16"][3] = 256
-            with pytest.raises(InputError, match="edge data 'K 16' of .* holds 256; kinds are from 0 to 255"):
+            with pytest.raises(InputError, match="edge data 'K 16' of .* holds 256"):
                 edge_rows(sg, Inputs(edge_features={"K 16": "kind"}))
 
 
@@ -137,9 +137,7 @@ def test_predictions_need_the_columns_that_the_model_was_trained_on(awkward_grap
     graph.edge_data["weight"] = graph.edge_data["weight"][:, :1]
     partition(graph, 1, tmp_path / "other")
     with dgl_gt.load(tmp_path / "other") as sg:
-        with pytest.raises(
-            InputError, match="edge_feats 2, edge_kinds 1.* gives .*edge_feats 1, edge_kinds 1.*; use shards"
-        ):
+        with pytest.raises(InputError, match="edge_feats 2, edge_kinds 1.* gives .*edge_feats 1, edge_kinds 1"):
             predict(model, sg)
 
 

@@ -304,7 +304,7 @@ def sparse(rank):
     table = torch.nn.Embedding(5, 3, sparse=True)
     table.weight.data.fill_(1.0)
     table(torch.tensor([1, 1])).sum().backward()
-    with pytest.raises(InputError, match=r"\(5, 3\) is torch.sparse_coo; .*sparse=False"):
+    with pytest.raises(InputError, match=r"\(5, 3\) is torch.sparse_coo"):
         Comm(timeout_s=60).sum_gradients(table.parameters())
 
 

@@ -108,6 +108,6 @@ def test_split_by_heads_is_the_whole():
 def test_too_many_heads_are_refused():
     csc = dataclasses.replace(complete_csc(1, 1), head_offset=65535)
     rows = torch.zeros(1, 2, 1)
-    with pytest.raises(ValueError, match="for heads 65535 to 65536; allowed: heads below 65536"):
+    with pytest.raises(ValueError, match="for heads 65535 to 65536"):
         sparse_attention(csc, rows, rows, rows, dropout_p=P, seed=SEED)
     sparse_attention(csc, rows, rows, rows)

@@ -3,14 +3,15 @@
 import os
 import signal
 import sys
+from functools import partial
 
 import pytest
 import torch
 
-from dgl_gt.plan import NothingFits, trial
-from dgl_gt.plan.trial import run_forked
+from dgl_gt.partition.system import child_process
+from dgl_gt.plan import NothingFits
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, nothing is forked")
+run_forked = partial(child_process.run_forked, name="the child")
 
 
 def gradient_sum(size):
@@ -32,6 +33,10 @@ def test_the_result_comes_back_and_the_rest_stays_in_the_child(monkeypatch):
 
 
 def test_threads_of_this_process_do_not_keep_the_child_waiting():
+    def on_one_thread():
+        torch.set_num_threads(1)
+        return gradient_sum(300)
+
     def late(*_):
         raise TimeoutError("the child waits for threads that it does not have")
 
@@ -40,7 +45,7 @@ def test_threads_of_this_process_do_not_keep_the_child_waiting():
     torch.set_num_threads(2)
     try:
         expected = gradient_sum(300)  # starts the threads that the child does not have
-        assert run_forked(lambda: gradient_sum(300)) == expected
+        assert run_forked(on_one_thread) == expected
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -97,7 +102,7 @@ def test_signals_that_ask_to_end_are_for_the_parent():
 
 
 def test_a_child_that_leaves_says_how():
-    with pytest.raises(RuntimeError, match="the process that plans ended with exit code 3"):
+    with pytest.raises(RuntimeError, match="the child ended with exit code 3"):
         run_forked(lambda: os._exit(3))
 
 
@@ -110,7 +115,7 @@ def test_a_result_that_cannot_be_sent_is_an_error():
     ("number", "is_memory"), [(signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGUSR1, False)]
 )
 def test_a_child_that_is_killed(monkeypatch, number, is_memory):
-    monkeypatch.setattr(trial, "killed_for_memory", lambda code, _: is_memory and code == -number)
+    monkeypatch.setattr(child_process, "killed_for_memory", lambda code, _: is_memory and code == -number)
     kind, text = (ValueError, "ran out of memory; use") if is_memory else (RuntimeError, rf"ended by signal {number:d}")
     with pytest.raises(kind, match=text):
         run_forked(lambda: os.kill(os.getpid(), number))

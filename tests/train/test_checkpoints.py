@@ -197,7 +197,7 @@ def test_tensors_that_do_not_fit_are_refused(sg, stopped, kind, damage):
 def test_without_a_whole_checkpoint_nothing_goes_on(sg, stopped, tmp_path):
     for path in checkpoints_in(stopped[0]):
         truncate(path)
-    with pytest.raises(InputError, match="holds no whole checkpoint, .*; start a run without resume"):
+    with pytest.raises(InputError, match="holds no whole checkpoint, "):
         train_and_save(sg, QUICK, stopped[0], resume=True)
     for path in checkpoints_in(stopped[0]):
         path.unlink()

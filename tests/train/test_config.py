@@ -133,7 +133,7 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
         read_config(tmp_path / "c.yaml")
     assert "unknown key 'kkkk" in str(stopped.value) and len(str(stopped.value)) < 400
     (tmp_path / "c.yaml").write_text("hiden: 8\n")
-    with pytest.raises(InputError, match="unknown key 'hiden'; the most similar that are allowed are model.hidden, "):
+    with pytest.raises(InputError, match="unknown key 'hiden'; .*model.hidden, "):
         read_config(tmp_path / "c.yaml")
 
 
@@ -282,7 +282,7 @@ def test_the_settings_of_a_task_are_those_of_its_kind():
     assert read_config(task="node_classification").task == NodeClassificationConfig()
     with pytest.raises(InputError, match="^task is 'nothing'"):
         read_config(task="nothing")
-    with pytest.raises(InputError, match="^task is node_classification; its settings are a NodeClassificationConfig"):
+    with pytest.raises(InputError, match="^task is node_classification"):
         TaskConfig()
 
 
@@ -309,7 +309,7 @@ def test_changing_one_config_leaves_the_others(tmp_path):
     gnn = read_config(hidden=16, dropout=0.0).changed(architecture="gnn")
     assert (gnn.model.hidden, gnn.model.dropout, gnn.model.score) == (16, 0.0, "gcn")
     assert gnn.changed(architecture="polynormer").changed(architecture="transformer").model.score == "dot"
-    with pytest.raises(InputError, match="unknown key 'hiden'"):
+    with pytest.raises(InputError, match="unknown key 'hiden'; .* hidden, "):
         config.changed(hiden=3)
 
 

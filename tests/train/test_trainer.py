@@ -70,7 +70,7 @@ def test_what_training_does_not_read_is_named(sharded):
 
 def test_a_diverged_run_is_an_error(sharded):
     feat = np.full((60, 2), 1e38, np.float32)
-    with pytest.raises(InputError, match="the loss is (nan|inf) in epoch 1; lower lr"):
+    with pytest.raises(InputError, match="the loss is (nan|inf) in epoch 1"):
         train(sharded(feat=feat), QUICK)
 
 

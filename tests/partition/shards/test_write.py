@@ -143,7 +143,7 @@ def test_another_format_version_is_refused(shards):
     path = shards / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "format_version": 1}))
-    with pytest.raises(InputError, match="has format version 1; this dgl-gt reads version 9"):
+    with pytest.raises(InputError, match="has format version 1"):
         read_manifest(shards)
 
 

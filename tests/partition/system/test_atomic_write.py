@@ -215,7 +215,7 @@ def test_the_root_directory(force):
 
 
 def test_a_name_with_a_nul():
-    with pytest.raises(InputError, match="cannot use .*null (byte|character.*); choose another"):
+    with pytest.raises(InputError, match="cannot use .*null (byte|character.*)"):
         check_target("a\0b", KIND, force=False)
 
 
@@ -244,7 +244,7 @@ def test_what_is_in_place_is_not_lost_to_the_last_flush(tmp_path, monkeypatch):
 
 
 def test_an_error_of_another_file_is_not_blamed_on_the_target(tmp_path):
-    with pytest.raises(InputError, match="^/nowhere/else.npz: No such file or directory; check"):
+    with pytest.raises(InputError, match="^/nowhere/else.npz: No such file or directory"):
         with new_directory(tmp_path / "out", KIND):
             open("/nowhere/else.npz")
     with pytest.raises(InputError, match="cannot write .*out: No such file"):

@@ -43,7 +43,7 @@ def test_amounts_of_memory(text, expected):
     + ["4 G B", "4GiBs", "four", "4,5GB", "0x10", "1GiB 2MiB", "9e18k", "9223372036854775808", "4/2", "4GiB\n5"],
 )
 def test_no_amounts_of_memory(text):
-    with pytest.raises(InputError, match="is not an amount of memory; write it as 4GiB, 500MB or a number of bytes"):
+    with pytest.raises(InputError, match="is not an amount of memory"):
         parse_size(text)
 
 

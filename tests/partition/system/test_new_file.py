@@ -15,7 +15,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     path = tmp_path / "out.txt"
     path.write_text("old")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with pytest.raises(InputError, match=r"cannot write .*out.txt: File too large; choose another place"):
+    with pytest.raises(InputError, match=r"cannot write .*out.txt: File too large"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
         try:
             with new_file(path) as file:
@@ -52,16 +52,16 @@ def test_long_names(tmp_path):
     with new_file(path) as file:
         file.write(b"text")
     assert path.read_text() == "text"
-    with pytest.raises(InputError, match="File name too long; choose another place"):
+    with pytest.raises(InputError, match="File name too long"):
         check_file(tmp_path / ("n" * 252 + ".txt"))
 
 
 def test_what_must_not_be_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="mine.txt exists; choose another file, or replace it with force .--force."):
+    with pytest.raises(InputError, match="mine.txt exists"):
         check_file(tmp_path / "mine.txt")
     assert check_file(tmp_path / "mine.txt", force=True) == tmp_path / "mine.txt"
-    with pytest.raises(InputError, match="is a directory; choose a file"):
+    with pytest.raises(InputError, match="is a directory"):
         check_file(tmp_path, force=True)
 
 
@@ -77,7 +77,7 @@ def test_only_regular_files_are_replaced(tmp_path):
 def test_links_that_lead_to_each_other(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(InputError, match="cannot use .*a: Too many levels of symbolic links; choose another place"):
+    with pytest.raises(InputError, match="cannot use .*a: Too many levels of symbolic links"):
         check_file(tmp_path / "a", force=True)
 
 
