@@ -43,7 +43,7 @@ $(READY): setup.cfg setup.py constraints.txt $(wildcard dgl_gt/ops/cpu/*.cpp dgl
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("dgl-gt needs Python 3.10 or newer, and $(PYTHON) is %d.%d: choose another one, as in make PYTHON=python3.11 demo" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch
-	@echo 'compiling the C++ loops and kernels, which takes a minute or two'
+	@echo 'compiling the C++ loops and kernels, which takes half a minute on two cores'
 	$(INSTALL) --editable '.[dev]'
 	touch $@
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import dgl_gt
 from dgl_gt.partition import partition
-from dgl_gt.run_files.run_directory import CHECKPOINT_EVERY, checkpoint_interval, checkpoints_in
-from dgl_gt.train import read_config, train_and_save
+from dgl_gt.run_files.run_directory import checkpoints_in
+from dgl_gt.train import CheckpointConfig, read_config, train_and_save
 from dgl_gt.train.store import RunStore
 
 EPOCHS = 12
@@ -52,9 +52,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", help="directory on the disk to write to; by default one for temporary files")
     args = parser.parse_args()
-    interval_s = checkpoint_interval(CHECKPOINT_EVERY)[1]
+    usual = CheckpointConfig()
+    interval_s = usual.interval[1]
     print(
-        f"| model | parameters | checkpoint (MiB) | to write it (s) | share of {CHECKPOINT_EVERY} |\n|---|---|---|---|---|"
+        f"| model | parameters | checkpoint (MiB) | to write it (s) | share of {usual.every} |\n|---|---|---|---|---|"
     )
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         partition("sample:communities?nodes=500", 1, Path(folder) / "shards")

@@ -16,7 +16,7 @@ from dgl_gt.partition.system.output_checks import free_disk_bytes
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from . import console
-from .command_options import add_options, settings
+from .command_options import add_options, settings, show_at_first
 from .config import PartitionConfig
 from .errors import InputError, SourceWarning
 from .memory_bound import (
@@ -30,17 +30,24 @@ from .memory_bound import (
 )
 from .pipeline import check_extras, partition
 
+_COMMON = (  # options of `partition` that --help shows; --help-all shows all
+    *("parts", "out", "dry_run", "seed", "force", "json", "cut", "attempts", "halo_depth", "profile", "max_imbalance"),
+    *("memory", "node_data", "ids", "label", "features", "self_loops", "undirected", "encode"),
+)
+
 
 def add_commands(commands) -> None:
     """Add this package's commands to an argparse subparsers object."""
     command = commands.add_parser(
         "partition",
+        usage="dgl-gt partition [options] --parts P --out DIR SOURCE",
         help="partition a graph into shards",
         description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
         epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], Matrix Market .mtx, .mat, "
         "GraphML, GML, GEXF, Pajek .net or node-link .json file, dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
     )
     add_options(command)
+    show_at_first(command, _COMMON)
     command.set_defaults(command=_partition)
     inspect = commands.add_parser("inspect", help="print the statistics of a shard directory and verify its checksums")
     inspect.add_argument("directory", metavar="DIR", help="shard directory")

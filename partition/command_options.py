@@ -250,3 +250,20 @@ _FROM_TEXT: dict[str, Callable] = {  # read after argparse, which would print al
 def _given(args, names) -> dict:
     given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
     return {name: _FROM_TEXT[name](value) if name in _FROM_TEXT else value for name, value in given.items()}
+
+
+def show_at_first(command: argparse.ArgumentParser, common: tuple[str, ...]) -> None:
+    """Let ``--help`` show these options alone, and a new option ``--help-all`` all of them."""
+    rare = [each for each in command._actions if each.option_strings and each.dest not in ("help", *common)]
+    texts = [each.help for each in rare]
+    for each in rare:
+        each.help = argparse.SUPPRESS
+
+    class HelpAll(argparse.Action):
+        def __call__(self, parser, *_):
+            for each, text in zip(rare, texts):
+                each.help = text
+            parser.print_help()
+            parser.exit()
+
+    command.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options, and exit")

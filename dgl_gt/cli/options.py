@@ -16,7 +16,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.yaml_file import check_keys, parse_yaml
-from dgl_gt.train.config import KINDS, PATHS, SECTIONS, SETTINGS, TrainConfig, read_config
+from dgl_gt.train.config import CHOOSE_KIND, KINDS, PATHS, SECTIONS, SETTINGS, TrainConfig, read_config
 
 _MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
@@ -38,7 +38,7 @@ def add_shard_options(command) -> None:
 def add_strategy(command) -> None:
     """Add ``--strategy`` and ``--depth``, for a verb that takes no settings."""
     names = ", ".join(CHOICES)
-    text = f"how attention crosses ranks: {names} (default: halo; mirror on vertex cuts)"
+    text = f"how rows travel between ranks: {names} (default: halo; mirror on vertex cuts)"
     command.add_argument("--strategy", metavar="NAME", help=text)
     text = "layers between two exchanges; more than 1 needs shards made with --halo-depth (default: 1)"
     command.add_argument("--depth", type=int, default=1, metavar="R", help=text)
@@ -161,16 +161,14 @@ def positive_float(text: str) -> float:
 
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
-_LISTS = ("encodings", "edge_features")
+_METAVAR_OF = {"encodings": "NAME,...", "edge_features": "NAME[:number|:kind],...", "checkpoint_every": "N|TIME"}
 
 
 def add_settings(command, names: Iterable[str]) -> None:
     """Add an option for each of these settings; one that is not given is None."""
     for name in names:
         plain = type(SETTINGS[name][1].default)
-        kind = {"type": plain, "metavar": _METAVARS.get(plain)}
-        if name in _LISTS:
-            kind["metavar"] = "NAME[:number|:kind],..." if name == "edge_features" else "NAME,..."
+        kind = {"type": plain, "metavar": _METAVAR_OF.get(name, _METAVARS.get(plain))}
         if plain is bool:
             kind = {"action": argparse.BooleanOptionalAction}
         option = "--" + name.replace("_", "-")
@@ -183,8 +181,10 @@ def _help_of(name: str) -> str:
     kinds = KINDS[section][1] if section in KINDS else {"": SECTIONS[section]}
     of_kinds = {key: getattr(kind, each.name) for key, kind in kinds.items() if hasattr(kind, each.name)}
     first, *others = of_kinds.items()
-    default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others if value not in (first[1], key))])
-    default = default or "none"
+    if "default" in each.metadata["help"]:
+        return each.metadata["help"]
+    others = [] if (section, each.name) in CHOOSE_KIND else [(key, value) for key, value in others if value != first[1]]
+    default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others)]) or "none"
     readers = f" for {' or '.join(of_kinds)};" if len(of_kinds) < len(kinds) else ""
     return f"{each.metadata['help']} ({readers} default: {default})".replace("( ", "(")
 
@@ -211,20 +211,3 @@ def config_of(args, names=None) -> TrainConfig:
             )
     given = {name: getattr(args, name) for name in names or SETTINGS}
     return read_config(args.config, **found | {name: value for name, value in given.items() if value is not None})
-
-
-def show_at_first(command: argparse.ArgumentParser, common: tuple[str, ...]) -> None:
-    """Let ``--help`` show these options alone, and a new option ``--help-all`` all of them."""
-    rare = [each for each in command._actions if each.option_strings and each.dest not in ("help", *common)]
-    texts = [each.help for each in rare]
-    for each in rare:
-        each.help = argparse.SUPPRESS
-
-    class HelpAll(argparse.Action):
-        def __call__(self, parser, *_):
-            for each, text in zip(rare, texts):
-                each.help = text
-            parser.print_help()
-            parser.exit()
-
-    command.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options, and exit")

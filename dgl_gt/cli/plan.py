@@ -9,7 +9,15 @@ from pathlib import Path
 
 from dgl_gt.exchange.policy.policy import Policy, is_policy_file
 from dgl_gt.partition import console
-from dgl_gt.partition.command_options import FILL, FILL_HELP, READING, add_reading, reading, self_loop_fill
+from dgl_gt.partition.command_options import (
+    FILL,
+    FILL_HELP,
+    READING,
+    add_reading,
+    reading,
+    self_loop_fill,
+    show_at_first,
+)
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError, SourceWarning
 from dgl_gt.partition.figures.costs import Costs
@@ -40,6 +48,22 @@ from .options import (
 MAX_LOSS = 0.5  # points
 
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
+_COMMON = (  # options that --help shows; --help-all shows all
+    *(
+        "world_size",
+        "config",
+        "set",
+        "layers",
+        "hidden",
+        "heads",
+        "policy",
+        "classes",
+        "model_factory",
+        "plot",
+        "check",
+    ),
+    *("search_policy", "max_loss", "force", "json", "profile", "preset", "rank_memory", "max_depth"),
+)
 _NOT_WITH_SEARCH = ("policy", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
 
@@ -47,6 +71,7 @@ def add_command(commands) -> None:
     """Add ``plan`` to an argparse subparsers object."""
     command = commands.add_parser(
         "plan",
+        usage="dgl-gt plan [options] SOURCE",
         help="choose cut, strategy, depth and activation checkpointing",
         description="Predict the time and memory of a training step with every cut, strategy and depth, and choose the "
         "fastest that fits; see docs/selector.md.",
@@ -81,6 +106,7 @@ def add_command(commands) -> None:
     add("--force", action="store_true", help="replace the files that plan writes if they exist")
     add_selection_options(command)
     add_json(command)
+    show_at_first(command, _COMMON)
     command.set_defaults(command=lambda args: _plan(args, command))
 
 

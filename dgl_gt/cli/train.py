@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from dgl_gt.partition.command_options import show_at_first
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.figures.strategies import AUTO, WITH_POLICY
@@ -25,15 +26,14 @@ from .options import (
     numbers,
     positive_integer,
     run_on_parts,
-    show_at_first,
     whole_number,
 )
 
 _ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "timeline")
 _COMMON = (  # options that --help shows; --help-all shows all
-    *("nproc", "strategy", "depth", "force", "json", "config", "set", "out", "resume", "checkpoint_every"),
-    *("max_restarts", "model_factory", "architecture", "layers", "hidden", "heads", "dropout", "encodings"),
-    *("edge_features", "lr", "policy", "epochs", "patience", "seed", "precision", "activation_checkpoint"),
+    *("nproc", "strategy", "force", "json", "config", "set", "out", "resume", "max_restarts", "model_factory"),
+    *("architecture", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr", "policy", "task"),
+    *("epochs", "patience", "seed", "precision", "activation_checkpoint"),
 )
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 

@@ -1,1 +1,1 @@
-"""How attention crosses ranks: one strategy per file, all behind the protocol of :mod:`dgl_gt.exchange.view`."""
+"""How rows travel between ranks: one strategy per file, all behind the protocol of :mod:`dgl_gt.exchange.view`."""

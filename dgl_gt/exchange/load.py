@@ -50,7 +50,7 @@ def load(
     directory : path
         Directory that ``dgl-gt partition`` made.
     strategy : str, optional
-        How attention crosses ranks: ``halo``, ``gather``, ``heads``, ``ring`` or ``mesh=M`` on an edge cut, ``mirror``
+        How rows travel between ranks: ``halo``, ``gather``, ``heads``, ``ring`` or ``mesh=M`` on an edge cut, ``mirror``
         on a vertex cut, ``local`` on one part. The default is ``halo`` or ``mirror``. All give the same numbers.
         ``mesh=M`` takes the M ranks of a host to be neighbours in rank order. ``halo`` has two forms: ``halo_h`` sends
         h and projects keys and values on arrival, and ``halo_kv`` sends keys and values, twice the bytes. ``halo``

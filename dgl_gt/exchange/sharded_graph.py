@@ -42,7 +42,7 @@ class ShardedGraph:
     comm : Comm
         The ranks; ``comm.rank`` is the number of this part.
     strategy : StrategyRules
-        How attention crosses ranks. ``strategy.name`` is one of ``local``, ``halo_h``, ``halo_kv``, ``gather``,
+        How rows travel between ranks. ``strategy.name`` is one of ``local``, ``halo_h``, ``halo_kv``, ``gather``,
         ``heads``, ``ring``, ``mesh=M`` and ``mirror``, and never changes.
     depth : int
         Number of layers between exchanges, see :meth:`views`.

@@ -10,7 +10,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What is known of a model besides that it is called as ``model(graph, feat)``; the defaults hold for any model.
+    """What a model says besides that it is called as ``model(graph, feat)``; the defaults hold for any model.
 
     Attributes
     ----------

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
 
+import numpy as np
 from msgspec import Meta
 
 from dgl_gt.exchange.policy.policy import Policy, is_policy_file, parse_mode, read_policy
@@ -27,6 +28,7 @@ KINDS: dict[str, tuple[str, dict]] = {  # of sections with a class for each valu
     "model": ("architecture", ARCHITECTURES),
     "task": ("kind", TASKS),
 }
+CHOOSE_KIND = tuple((section, key) for section, (key, _) in KINDS.items())
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -70,7 +72,7 @@ class ExchangeConfig(Settings):
 
     strategy: Annotated[str, Meta(description="the name of a strategy")] = setting(
         DEFAULT,
-        f"how attention crosses ranks: {', '.join((*CHOICES, AUTO))}, or default: halo, and mirror on vertex cuts",
+        f"how rows travel between ranks: {', '.join((*CHOICES, AUTO))}; by default halo, and mirror on vertex cuts",
     )
     depth: Annotated[int, between(1, 1000)] = setting(
         1, "layers between two exchanges; more than 1 needs shards made with --halo-depth"
@@ -86,7 +88,7 @@ class ExchangeConfig(Settings):
     def __post_init__(self):
         super().__post_init__()
         if self.strategy not in (DEFAULT, AUTO):
-            strategy_of(self.strategy, (*CHOICES, AUTO))
+            strategy_of(self.strategy, (DEFAULT, *CHOICES, AUTO))
         if self.strategy == AUTO and self.depth != 1:
             raise InputError(f"depth is {self.depth}, but strategy auto chooses it; bound it with --max-depth")
         if not is_policy_file(self.policy):
@@ -123,7 +125,7 @@ class CheckpointConfig(Settings):
     ] = setting("10m", "epochs (50) or time (30s, 10m, 2h) from one checkpoint to the next", option="checkpoint_every")
 
     def __post_init__(self):
-        if type(self.every) is int:
+        if isinstance(self.every, (int, np.integer)) and not isinstance(self.every, bool):
             object.__setattr__(self, "every", str(self.every))
         super().__post_init__()
 

@@ -146,7 +146,7 @@ class _Loop:
             history.validations.append(found["val"])
         validation, test = found["val"], found["test"]
         state.schedule.step(validation)
-        if validation is not None and validation > history.validation:
+        if validation is not None and (history.best_epoch < 0 or validation > history.validation):
             if name := first_not_finite(self._model.state_dict()):  # the accuracy is finite even if the logits are not
                 raise self._not_finite(f"{name} holds NaN or infinity after")
             state.keep_best(validation, test, with_optimizer=epoch < config.local_epochs)

@@ -68,12 +68,14 @@ def write_predictions(
 ) -> None:
     """Write the fields of an answer, a named tuple, to ``.npz``, or to ``.csv`` with a row for each node.
 
-    A field of shape (N, K) is K columns in a ``.csv``, and whole numbers are classes. Nodes and classes that have names are
-    written by name: in a ``.csv`` in place of their numbers, in an ``.npz`` as ``node_names`` and ``class_names``. The file
-    appears when it is complete; with ``force`` it replaces an existing one.
+    A field of shape (N, K) is K columns in a ``.csv``. Nodes are written by name where they have names, and so are
+    classes, the whole numbers of an answer with a ``probability``: in a ``.csv`` in place of their numbers, in an ``.npz``
+    as ``node_names`` and ``class_names``. The file appears when it is complete; with ``force`` it replaces an existing one.
     """
     fields = answer._asdict()
-    if class_names is not None:
+    if "probability" not in fields:
+        class_names = None
+    elif class_names is not None:
         class_names = class_names[: answer.probability.shape[1]]  # the last ones may have no node
     with new_file(path, force=force) as file:
         if Path(path).suffix == ".npz":

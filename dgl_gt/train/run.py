@@ -8,7 +8,7 @@ from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError, check_type
-from dgl_gt.partition.figures.strategies import AUTO, strategy_of
+from dgl_gt.partition.figures.strategies import AUTO, CHOICES, strategy_of
 from dgl_gt.run_files.run_record import PlanOfRun, RunRecord
 
 from .config import TrainConfig, policy_of
@@ -73,7 +73,7 @@ def train(
 def _check_exchange(sg: ShardedGraph, config: TrainConfig) -> None:
     """Raise :class:`InputError` if the config names a strategy or a depth, and the graph has another one."""
     strategy, depth = config.exchange.choice
-    if strategy not in (None, AUTO) and strategy_of(strategy) != sg.strategy:
+    if strategy not in (None, AUTO) and strategy_of(strategy, CHOICES) != sg.strategy:
         raise InputError(
             f"strategy is {strategy}, but the graph was loaded with {sg.strategy}; load it with {strategy}, or leave that out "
             "of the config"

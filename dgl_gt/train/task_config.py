@@ -8,12 +8,11 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from dgl_gt.model_config import EDGE_KINDS
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import InputError, check_one_of
 from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, setting
 
 MEANINGS = ("number", "kind")  # of edge data
-_TASKS = ("node_classification",)
 _ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
 _NAMES = r"\A([^,]+(,[^,]+)*)?\Z"  # edge data may have any name, but one with a comma cannot be given here
 
@@ -53,7 +52,9 @@ class TaskConfig(Settings):
     node_data: ClassVar[tuple[str, ...]] = ()  # that it reads besides what the model reads
     assumed_out_dim: ClassVar[int] = 40  # in predictions, which are made before the labels are read
 
-    kind: Annotated[str, one_of(_TASKS)] = setting(_TASKS[0], "what is learned: node_classification", option="task")
+    kind: Annotated[str, Meta(description="the name of a task")] = setting(
+        "node_classification", "what is learned: node_classification", option="task"
+    )
     encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
         setting("", "encodings in the shards to append to the features, such as laplacian,degree")
     )
@@ -69,6 +70,7 @@ class TaskConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
+        check_one_of("task", self.kind, tuple(TASKS))
         if TASKS[self.kind] is not type(self):
             raise InputError(f"task is {self.kind}; its settings are a {TASKS[self.kind].__name__}")
         _edge_columns(self.edge_features)

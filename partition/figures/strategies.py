@@ -71,7 +71,7 @@ def counts_of_parts(figures: Figures, counts: tuple[Count, ...]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class StrategyRules:
-    """What is known of a strategy without running it."""
+    """A strategy's row: its name, and what its step exchanges and depends on."""
 
     name: str
     cut: str = "edge"  # or "vertex"
