@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from dgl_gt.ranks.launch import KEEP_MEMORY
+from dgl_gt.partition.system.allocator import environment_of_ranks
 
 _NUMBERS = itertools.count()
 _LIMIT_S = 3600
@@ -48,7 +48,7 @@ def run_ranks(
         started = []
         for rank in range(ranks):
             within = ["ip", "netns", "exec", names[rank]] if names else []
-            env = {**os.environ, **KEEP_MEMORY, **address, "OMP_NUM_THREADS": "1", "RANK": str(rank)}
+            env = {**os.environ, **environment_of_ranks(), **address, "OMP_NUM_THREADS": "1", "RANK": str(rank)}
             env |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
             env["MASTER_PORT"] = str(29500 + os.getpid() % 1000)
             started.append(subprocess.Popen([*within, *command], env=env, stdout=subprocess.PIPE, text=True))

@@ -33,8 +33,8 @@ from torch.nn import functional
 
 from dgl_gt.partition import load_graph, make_edge_cut, partition
 from dgl_gt.partition.console import table
+from dgl_gt.partition.system.allocator import environment_of_ranks
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.ranks.launch import KEEP_MEMORY
 from dgl_gt.train.config import read_config
 
 FEATURES, CLASSES = 128, 40
@@ -101,7 +101,7 @@ def published(checkout: Path, graph: str, layers: int, steps: int) -> None:
 
 def run(threads: int, *arguments) -> dict:
     """Run Python with these arguments; the JSON that it prints."""
-    environment = {**os.environ, **KEEP_MEMORY, "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, **environment_of_ranks(), "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run([sys.executable, *map(str, arguments)], env=environment, stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 

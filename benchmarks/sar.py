@@ -13,7 +13,7 @@ have one thread each and talk through gloo on the loopback. The benchmark stops 
 
 SAR runs in each of the modes of its documentation; its fastest, one-shot, takes turns with dgl-gt, and the others run
 once. Each run has processes of its own and drops its first epoch; seconds are the slowest rank's, the median of all.
-Every run is made with the allocator as it is and with freed memory kept (``KEEP_MEMORY``, as ``dgl-gt train`` sets it):
+Every run is made with the allocator as it is and with freed memory kept (as ``dgl-gt train`` sets it):
 the ratio is of each one's better time to dgl-gt's better time. Bytes are the node rows that a rank sends in an epoch,
 without the sum of parameter gradients; memory is the whole process; both are the largest rank's.
 The last columns say how many cores other processes had meanwhile; ``--quiet`` waits before each run until they rest.
@@ -44,8 +44,8 @@ from torch import nn
 from dgl_gt.partition import partition
 from dgl_gt.partition.console import table
 from dgl_gt.partition.shards.dgl_export import export_dgl
+from dgl_gt.partition.system.allocator import environment_of_ranks
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.ranks.launch import KEEP_MEMORY
 
 MODELS = {"dotgat": 1, "qkv": 3}  # and their projections
 STRATEGIES = {"dotgat": "halo_h", "qkv": "halo_kv"}  # of dgl-gt: in dotgat, keys and values are the same row
@@ -215,7 +215,8 @@ def run(folder: Path, args, model: str, name: str, tool: str, option: str, ranks
     """One run's figures."""
     command = [sys.executable, __file__, "--rank-of", folder, "--tool", tool, "--option", option, "--model", model]
     command += ["--epochs", args.epochs, "--sar", args.sar]
-    env = {key: value for key, value in os.environ.items() if key not in KEEP_MEMORY} | (KEEP_MEMORY if keep else {})
+    kept = environment_of_ranks()
+    env = {key: value for key, value in os.environ.items() if key not in kept} | (kept if keep else {})
     env |= {"OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch", "GLOO_SOCKET_IFNAME": "lo"}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29500 + os.getpid() % 1000), "WORLD_SIZE": str(ranks)}
     deadline = time.monotonic() + args.quiet

@@ -35,10 +35,10 @@ from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.console import table
 from dgl_gt.partition.figures.strategies import strategy_of
 from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.system.allocator import environment_of_ranks
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.plan import Tracer, read_profile
 from dgl_gt.plan.trace import traced_time
-from dgl_gt.ranks.launch import KEEP_MEMORY
 
 LAYERS, HIDDEN, HEADS, WIDTH = 3, 128, 8, 128
 
@@ -105,7 +105,12 @@ def on_cores(task: dict) -> str:
     """Two ranks, each on its own core; what rank 0 prints last."""
     ranks = []
     for rank in range(2):
-        env = {**os.environ, **KEEP_MEMORY, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29500 + os.getpid() % 1000)}
+        env = {
+            **os.environ,
+            **environment_of_ranks(),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(29500 + os.getpid() % 1000),
+        }
         env |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
         line = ["taskset", "-c", str(rank), sys.executable, __file__, "rank", "--task", json.dumps(task)]
         ranks.append(subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True))
@@ -256,8 +261,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.question == "rank":
         return rank_main(args.task)
-    if args.question == "ahead" and not KEEP_MEMORY.items() <= os.environ.items():  # read when a process starts
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY, "OMP_NUM_THREADS": "1"})
+    if args.question == "ahead" and "MALLOC_MMAP_MAX_" not in os.environ:  # read when a process starts
+        os.execve(
+            sys.executable,
+            [sys.executable, *sys.argv],
+            {**os.environ, **environment_of_ranks(), "OMP_NUM_THREADS": "1"},
+        )
     print(f"{processor()}\n\n" + {"limit": limit, "unequal": unequal, "ahead": ahead}[args.question](args))
 
 

@@ -70,7 +70,7 @@ def main(argv=None) -> None:
     if args.child:
         shards, precision, *dropouts = args.child
         return print(json.dumps(steps(shards, precision, *map(float, dropouts), args.threads, args.steps)))
-    from dgl_gt.ranks.launch import KEEP_MEMORY
+    from dgl_gt.partition.system.allocator import environment_of_ranks
 
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder) / "shards"
@@ -80,7 +80,7 @@ def main(argv=None) -> None:
             words = [sys.executable, __file__, "--threads", str(args.threads), "--steps", str(args.steps), "--child"]
             ran = subprocess.run(
                 [*words, str(shards), *map(str, setting)],
-                env={**os.environ, **KEEP_MEMORY},
+                env={**os.environ, **environment_of_ranks()},
                 stdout=subprocess.PIPE,
                 check=True,
             )

@@ -75,7 +75,8 @@ def _predict(args):
         raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
     check_file(args.out, force=args.force)
     choice = args.strategy, args.depth
-    return run_on_parts(args.argv, args.directory, lambda: _predict_rank(args), args.nproc, args.timeout, choice=choice)
+    options = {"choice": choice, "allocator": args.allocator}
+    return run_on_parts(args.argv, args.directory, lambda: _predict_rank(args), args.nproc, args.timeout, **options)
 
 
 def _predict_rank(args):

@@ -14,6 +14,7 @@ from dgl_gt.partition.figures.profile import PRESETS
 from dgl_gt.partition.figures.strategies import CHOICES, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.allocator import ALLOCATORS
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.yaml_file import check_keys, parse_yaml
 from dgl_gt.train.config import CHOOSE_KIND, KINDS, PATHS, SECTIONS, SETTINGS, TrainConfig, read_config
@@ -29,6 +30,8 @@ def add_shard_options(command) -> None:
     text = "number of ranks to start on this machine, one per part (default: the number of parts)"
     add("--nproc", type=int, metavar="P", help=text)
     add_timeout(command)
+    text = f"memory allocator of the ranks: {', '.join(ALLOCATORS)} (default: auto, the first that is installed)"
+    add("--allocator", metavar="NAME", default="auto", help=text)
     text = "compute while rows travel between ranks (default: yes)"
     add("--overlap", action=argparse.BooleanOptionalAction, default=True, help=text)
     add("--force", action="store_true", help="replace the output if it exists")
@@ -111,7 +114,8 @@ def load_shards(args, strategy: str | None, depth: int):
     """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
     from dgl_gt import load
 
-    return load(args.directory, strategy, depth, overlap=args.overlap, timeout_s=args.timeout)
+    keeps = getattr(args, "rank_memory", None) is None
+    return load(args.directory, strategy, depth, overlap=args.overlap, timeout_s=args.timeout, keep_freed_memory=keeps)
 
 
 def positive_integer(text: str) -> int:

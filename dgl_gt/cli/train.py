@@ -107,6 +107,7 @@ def _train(args):
         args.nproc,
         args.timeout,
         choice=None if profile else config.exchange.choice,
+        allocator=args.allocator,
         keep_memory=args.rank_memory is None,
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,
@@ -162,6 +163,7 @@ def _train_rank(args, config, profile: Profile | None):
     from dgl_gt.train import summary
     from dgl_gt.train.inputs import describe_assumed_meanings, describe_unused_data
     from dgl_gt.train.model import check_settings
+    from dgl_gt.train.precision import with_measured_precision
     from dgl_gt.train.run import train, train_and_save
 
     factory = _factory_on_all_ranks(args)
@@ -169,6 +171,7 @@ def _train_rank(args, config, profile: Profile | None):
     sg, config, plan = _load(args, config, profile, factory)
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():
+            config = with_measured_precision(sg, config)
             check_memory(args.directory, sg, config, factory)
     with sg.comm.together():
         assumed = describe_assumed_meanings(sg, config.task.inputs)

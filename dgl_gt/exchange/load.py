@@ -11,6 +11,7 @@ from dgl_gt.partition.errors import InputError, check_flags
 from dgl_gt.partition.figures.strategies import StrategyRules, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest, verify
+from dgl_gt.partition.system.allocator import keep_for_reuse
 from dgl_gt.partition.system.units import format_count
 
 from .gather import Gather
@@ -42,6 +43,7 @@ def load(
     overlap: bool = True,
     timeout_s: float | None = None,
     check_parameters: bool = True,
+    keep_freed_memory: bool = True,
 ) -> ShardedGraph:
     """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
 
@@ -73,6 +75,10 @@ def load(
         initial weights on one rank, end with :class:`InputError` and not with models that drift apart. They do so in
         some calls of ``sum_gradients``, of ``sg.pull`` and of this package's layers and models in training.
         Parameters of :class:`dgl_gt.nn.NodeEmbedding` are left out.
+    keep_freed_memory : bool
+        Whether glibc, on a CPU, keeps freed memory of this process for the next tensor, which takes a third off a training
+        step; the process then takes up to twice the memory of its tensors. An allocator that is preloaded takes less, see
+        docs/guide.md. Settings of malloc in the environment win.
 
     Returns
     -------
@@ -90,12 +96,15 @@ def load(
     with torch.inference_mode(False):  # training needs its tensors, too
         comm = Comm(group, timeout_s, check_parameters)
         with comm.together():
-            return _load(directory, strategy, depth, comm, device, overlap)
+            check_flags(overlap=overlap, keep_freed_memory=keep_freed_memory)
+            sg = _load(directory, strategy, depth, comm, device, overlap)
+    if keep_freed_memory and sg.device.type == "cpu":
+        keep_for_reuse()
+    return sg
 
 
 def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:
     with comm.raising_together():
-        check_flags(overlap=overlap)
         manifest = read_manifest(directory)
         rules = strategy_for(read_figures(manifest), strategy, depth, directory)
         if (parts := manifest["parts"]) != comm.world_size:

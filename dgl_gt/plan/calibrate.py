@@ -15,6 +15,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.ops.attention import sparse_attention
 from dgl_gt.ops.head_minor import has_head_minor_kernel
 from dgl_gt.partition.figures.profile import Attention, Profile
+from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.memory import available_memory_bytes, peak_memory_bytes
 from dgl_gt.structure import CSC
 
@@ -64,6 +65,7 @@ def measure(comm: Comm, progress: Callable[[str], object] | None = None) -> Prof
         attention=Attention(**near, far_column_s=far),
         # torch's checkpointing loads the machinery of torch.compile
         checkpointing_bytes=0.0 if comm.device.type == "cuda" else float(_CHECKPOINTING_BYTES),
+        memory_factor=1.0 if comm.device.type == "cuda" else memory_factor(),
         **_links(comm),
         name="measured",
     )

@@ -97,6 +97,8 @@ def tracer_of(
             "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, or "
             "add random features with --random-features"
         )
+    if config.precision == "auto":
+        raise InputError("precision is auto, which is measured when training starts; plan with fp32 or bf16")
     defaults, settings = TrainConfig().flat(), config.flat()
     others = {name: defaults[name] for name in _OF_NO_TRACE if name in settings}
     make = _traces if factory else _shared_traces  # a user's function may depend on more than its name says
@@ -206,6 +208,8 @@ def advice_for_strategy(directory, config: TrainConfig, model_factory: str | Non
     """What a training step was predicted to need on the largest rank, what most of that is for, and what to change."""
     figures, (strategy, depth) = read_figures(read_manifest(directory)), config.exchange.choice
     rules = default_strategy(figures) if strategy is None else strategy_of(strategy, CHOICES)
+    if config.precision == "auto":  # what takes more
+        config = config.changed(precision="fp32")
     try:
         traces = tracer_of(config, figures.features, factory=find_factory(model_factory))
         trace = traces.of(figures, rules, min(depth, traces.max_depth), config.activation_checkpoint)

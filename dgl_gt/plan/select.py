@@ -252,7 +252,7 @@ class Search:
         tensors = trace.peak_bytes(figures) + also_kept
         libraries = np.broadcast_to(self.profile.process_bytes, figures.parts)
         libraries = libraries + (self.profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
-        process = (tensors + libraries).astype(np.int64)
+        process = (self.profile.memory_factor * tensors + libraries).astype(np.int64)
         largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())
         refused, memory_ratio = None, float(process[shortest] / self.bounds[shortest])
         if memory_ratio > 1:

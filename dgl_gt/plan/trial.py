@@ -13,12 +13,14 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.figures.profile import DEFAULT, Profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.child_process import run_forked
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.fit import take_step
 from dgl_gt.train.model import ModelFactory
 from dgl_gt.train.optimizer import make_optimizer
+from dgl_gt.train.precision import with_measured_precision
 from dgl_gt.train.run import prepare
 from dgl_gt.train.sufficient_factors import factors_of
 from dgl_gt.train.task import read_task
@@ -50,10 +52,13 @@ def load_fastest(
     checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was tried.
     """
     profile = profile if overlap else msgspec.structs.replace(profile, overlap=0.0)
-    options = {"overlap": overlap, "timeout_s": timeout_s}
+    options = {"overlap": overlap, "timeout_s": timeout_s, "keep_freed_memory": rank_memory is None}
     sg = load(directories[0], **options)
     comm = sg.comm
     with comm.together():  # another cut may be missing on one rank only
+        config = with_measured_precision(sg, config)
+        if sg.device.type == "cpu":
+            profile = msgspec.structs.replace(profile, memory_factor=memory_factor(keeps_memory=rank_memory is None))
         candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth, factory)
     del sg
     trials = [_run_trial(each, config, options, factory) for each in candidates]

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dgl_gt.partition.console import with_options_only
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system import child_process
+from dgl_gt.partition.system.allocator import check_running, environment_of_ranks
 from dgl_gt.partition.system.signals import STOPPING, received_signals
 from dgl_gt.partition.system.units import format_count
 
@@ -31,12 +32,6 @@ from .launcher_link import (
 )
 from .started_ranks import StartedRank, ask_to_stop, end_all, first_failure, watch
 
-# Settings of glibc that keep freed memory for the next tensor. Without them it goes back to the system after every
-# large tensor and returns in pages of 4 KiB, which took 40 % of a training step on a CPU.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-# Settings that give freed memory back at once, so that a process takes little more than its tensors.
-GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
-
 _FROM_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -47,6 +42,7 @@ def run_on_ranks(
     work: Callable,
     *,
     nproc: int | None = None,
+    allocator: str = "auto",
     keep_memory: bool = True,
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
@@ -55,16 +51,16 @@ def run_on_ranks(
     """Run ``work()`` if this process is a rank; otherwise start ranks that run the same command, and wait for them.
 
     ``arguments`` are those of this ``dgl-gt`` command, ``ranks()`` gives the number of ranks to start, and ``nproc`` is
-    what the user asked for. Ranks keep freed memory for the next tensor, or give it back to the system. They wait for
-    each other to join for ``timeout`` seconds, by default without a limit. ``memory_advice()`` says what was predicted
+    what the user asked for. Ranks have an ``allocator``, see :mod:`dgl_gt.partition.system.allocator`; glibc's keeps freed memory for the next
+    tensor, or gives it back to the system. Ranks wait for each other to join for ``timeout`` seconds, by default without a limit. ``memory_advice()`` says what was predicted
     and what to change where a rank runs out of memory. Ranks that fail for a reason that may pass start again, at most
     ``max_restarts`` times. Returns the result of ``work()`` on rank 0; elsewhere an exit code.
     """
     launcher = find_launcher()
     if launcher is None:
         if "RANK" not in os.environ:
-            options = {"keep_memory": keep_memory, "timeout": timeout, "memory_advice": memory_advice}
-            return launch(arguments, ranks(), **options, max_restarts=max_restarts)
+            options = {"timeout": timeout, "memory_advice": memory_advice, "max_restarts": max_restarts}
+            return launch(arguments, ranks(), environment_of_ranks(allocator, keep_memory), **options)
         _check_environment()
         if max_restarts:
             raise InputError(
@@ -73,6 +69,7 @@ def run_on_ranks(
     from . import rank_process  # imports torch
 
     def checked_work():
+        check_running(allocator)
         started = int(os.environ["WORLD_SIZE"])
         if nproc not in (None, started):
             raise InputError(
@@ -103,19 +100,22 @@ def _check_environment() -> None:
 def launch(
     arguments: list[str],
     ranks: int,
+    environment: dict[str, str],
     *,
-    keep_memory: bool = True,
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
     max_restarts: int = 0,
 ) -> int:
-    """Run ``dgl-gt ARGUMENTS`` in ``ranks`` processes; return the exit code. The options are those of :func:`run_on_ranks`."""
+    """Run ``dgl-gt ARGUMENTS`` in ``ranks`` processes; return the exit code. The options are those of :func:`run_on_ranks`.
+
+    ``environment`` has the settings of the allocator; those in this process's own environment win.
+    """
     warn_of_too_many_threads(ranks)
     kills = child_process.memory_kills()
     with received_signals() as signals:
         for restarts in range(max_restarts + 1):
             text, code = "", 0
-            with _started_ranks(arguments, ranks, keep_memory, restarts) as started:
+            with _started_ranks(arguments, ranks, environment, restarts) as started:
                 try:
                     watch(started, lambda: bool(signals), timeout)
                     if signals:
@@ -154,9 +154,10 @@ def _may_pass(failure: Failure) -> bool:
 
 
 @contextmanager
-def _started_ranks(arguments: list[str], ranks: int, keep_memory: bool, restarts: int):
+def _started_ranks(arguments: list[str], ranks: int, environment: dict[str, str], restarts: int):
     """Start the ranks; give them as a list of :class:`StartedRank`."""
-    environment = {**(KEEP_MEMORY if keep_memory else GIVE_BACK_MEMORY), **child_process.environment(), **_LOOPBACK}
+    preloaded = {name: environment[name] for name in ("LD_PRELOAD",) if name in environment}  # with the user's own
+    environment = {**environment, **child_process.environment(), **preloaded, **_LOOPBACK}
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(ranks)))
     started: list[StartedRank] = []
     with ExitStack() as stack:

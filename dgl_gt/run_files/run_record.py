@@ -141,6 +141,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
         What all ranks together send in the exchanges of a step (bytes).
     peak_memory_bytes : list of int, (P,)
         Peak memory of each rank (bytes).
+    allocator : str
+        The memory allocator of rank 0: "jemalloc", "tcmalloc" or "glibc".
     policy, plan : struct or None
         The transmission policy, and the plan of ``--strategy auto``; docs/cli.md lists their keys.
     """
@@ -160,6 +162,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     exchanged_bytes_per_epoch: Count | None | UnsetType = UNSET
     policy: PolicyOfRun | None | UnsetType = UNSET
     peak_memory_bytes: list[Count] | None | UnsetType = UNSET
+    allocator: str | None | UnsetType = UNSET
     plan: PlanOfRun | None | UnsetType = UNSET
 
 

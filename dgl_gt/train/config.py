@@ -161,9 +161,10 @@ class TrainConfig(Settings):
     evaluate_every: Annotated[int, between(1, 10**9)] = setting(1, "epochs from one evaluation to the next")
     patience: Count = setting(50, "stop after this many epochs without a better validation metric; 0 means never")
     seed: Annotated[int, between(0, 2**62 - 1)] = setting(0, "seed of the initial weights and of dropout")
-    precision: Annotated[str, one_of(PRECISIONS)] = setting(
+    precision: Annotated[str, one_of((*PRECISIONS, "auto"))] = setting(
         "fp32",
-        "fp32, or bf16 for products and attention; weights, gradients and the optimiser stay in fp32",
+        "fp32; bf16 for products and attention, while weights, gradients and the optimiser stay in fp32; or auto: what is "
+        "faster in a product that is timed before training",
     )
     activation_checkpoint: Annotated[str, one_of(ACTIVATION_CHECKPOINTS)] = setting(
         "none",

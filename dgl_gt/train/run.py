@@ -15,6 +15,7 @@ from .config import TrainConfig, policy_of
 from .fit import TrainResult, fit
 from .inputs import with_stated_meanings
 from .model import ModelFactory, build_model, share_weights
+from .precision import with_measured_precision
 from .store import RunStore
 from .sufficient_factors import factors_of
 from .task import Task, read_task
@@ -54,7 +55,7 @@ def train(
     """
     sg.comm.check_agreement(config.flat() | {"--model-factory": factory and factory.name})
     with sg.comm.together():
-        config = with_stated_meanings(sg, config)
+        config = completed(sg, config)
         _check_exchange(sg, config)
         graphs = _training_graphs(sg, config)
         task, model = prepare(sg, config, factory, graphs)
@@ -68,6 +69,12 @@ def train(
             graphs=graphs,
             factors=factors,
         )
+
+
+def completed(sg: ShardedGraph, config: TrainConfig) -> TrainConfig:
+    """The config with what only the graph and this machine tell: what edge data mean, and the precision for ``auto``."""
+    config = with_stated_meanings(sg, config)
+    return with_measured_precision(sg, config) if config.precision == "auto" else config
 
 
 def _check_exchange(sg: ShardedGraph, config: TrainConfig) -> None:
@@ -173,7 +180,7 @@ def train_and_save(
     if plan is not None:
         check_type("plan", plan, PlanOfRun)
     with sg.comm.together():
-        config = with_stated_meanings(sg, config)
+        config = completed(sg, config)
     store = RunStore(
         sg,
         config,

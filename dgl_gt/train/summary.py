@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.console import table
+from dgl_gt.partition.system.allocator import running_allocator
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 
@@ -113,6 +114,7 @@ def finished_record(result: TrainResult, sg: ShardedGraph, plan: PlanOfRun | Non
         exchanged_bytes_per_epoch=result.exchanged_bytes_per_epoch,
         policy=result.policy,
         peak_memory_bytes=result.peak_memory_bytes,
+        allocator=running_allocator(),
     )
 
 
@@ -182,7 +184,7 @@ def final_table(run: RunRecord) -> str:
         ("seconds per epoch", f"{run.seconds_per_epoch:.3f}"),
         ("share spent exchanging", f"{run.exchange_share:.1%}"),
         ("exchanged per epoch", _exchanged(run)),
-        ("peak memory per rank", ", ".join(format_bytes(peak) for peak in run.peak_memory_bytes)),
+        ("peak memory per rank", f"{', '.join(map(format_bytes, run.peak_memory_bytes))} ({run.allocator})"),
     ]
     if run.policy:
         rows.append(("policy, approximate", _rules(run.policy)))

@@ -73,6 +73,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         Number of ranks P; None if the figures hold for any number of ranks.
     memory_bytes, process_bytes : float or list
         Memory of a rank, and the part of it that the interpreter and its libraries take (bytes).
+    memory_factor : float
+        Bytes of a rank's process for each byte of its tensors, by its memory allocator.
     checkpointing_bytes : float
         Libraries that only activation checkpointing loads, in addition (bytes).
     stream_bytes_per_s : float or list
@@ -107,6 +109,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     ]
     memory_bytes: _PositiveByRank
     process_bytes: _ByRank
+    memory_factor: Annotated[float, Meta(ge=1, le=10, description="one number from 1 to 10")] = 1.0
     checkpointing_bytes: _NotNegative = 0.0
     stream_bytes_per_s: _PositiveByRank
     simple_bytes_per_s: _PositiveByRank

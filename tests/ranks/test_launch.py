@@ -211,7 +211,7 @@ def shell_ranks(started, monkeypatch):
         count = []
 
         @contextmanager
-        def start_ranks(arguments, ranks, keep_memory, restarts):
+        def start_ranks(arguments, ranks, environment, restarts):
             assert restarts == len(count)
             count.append(restarts)
             before = len(started())
@@ -226,7 +226,7 @@ def shell_ranks(started, monkeypatch):
 def test_ranks_start_again_until_they_succeed(shell_ranks, capsys):
     killed = "kill -9 $$;"
     count = shell_ranks([JOINED + killed, JOINED + WAITS], [JOINED + WAITS, JOINED + killed], [JOINED, JOINED])
-    assert launch.launch([], 2, max_restarts=5) == 0
+    assert launch.launch([], 2, {}, max_restarts=5) == 0
     assert count == [0, 1, 2]
     assert [line.partition("; ")[2] for line in capsys.readouterr().err.splitlines()] == [
         "the ranks start again (1 of 5)",
@@ -237,7 +237,7 @@ def test_ranks_start_again_until_they_succeed(shell_ranks, capsys):
 def test_ranks_do_not_start_again_for_ever(shell_ranks, capsys):
     killed = [JOINED + "kill -9 $$;", JOINED + WAITS]
     count = shell_ranks(killed, killed, killed)
-    assert launch.launch([], 2, max_restarts=1) == 137
+    assert launch.launch([], 2, {}, max_restarts=1) == 137
     assert (
         count == [0, 1] and capsys.readouterr().err.splitlines()[-1] == "dgl-gt: rank 0 was ended by signal 9 (SIGKILL)"
     )

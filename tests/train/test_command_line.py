@@ -113,6 +113,7 @@ def test_train_reports_what_the_documentation_lists(trained):
         "exchanged_bytes_per_epoch",
         "policy",
         "peak_memory_bytes",
+        "allocator",
     }
     assert (record["strategy"], record["ranks"], record["epochs"]) == ("halo_h", 2, 40) and record["finished"] is True
     assert len(record["losses"]) == 40 and record["losses"][-1] < record["losses"][0] / 2

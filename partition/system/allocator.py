@@ -1,0 +1,121 @@
+"""The memory allocator of ranks: jemalloc or tcmalloc where the system has one, else glibc's with settings of its own.
+
+A training step frees large tensors and asks for the same sizes again. glibc gives them back to the system and takes them
+again in pages of 4 KiB, which takes up to half of a step on a CPU. jemalloc and tcmalloc keep them, at little more memory;
+glibc can be told to, but holes between tensors then take up to as much again. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from dgl_gt.partition.errors import InputError, check_one_of
+
+from .signals import is_rank
+
+ALLOCATORS = ("auto", "jemalloc", "tcmalloc", "glibc")
+_ROOT = Path("/")
+_LIBRARIES = {  # in the order of choice, by their file names
+    "jemalloc": ("libjemalloc.so.2",),
+    "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"),
+}
+_PACKAGES = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}  # of Debian and Ubuntu
+_KEEP = {
+    "jemalloc": {"MALLOC_CONF": "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"},
+    "tcmalloc": {"TCMALLOC_RELEASE_RATE": "0"},
+    # Without small chunks kept apart, a freed tensor and what lies before it are one piece, which the next tensor fits.
+    "glibc": {
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(2**40),
+        "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
+    },
+}
+_MEMORY_FACTORS = {"jemalloc": 1.13, "tcmalloc": 1.02, "glibc": 1.28}  # measured, see docs/benchmarks.md
+_GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # of glibc: a process takes little more than its tensors
+_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1  # of mallopt
+
+
+def environment_of_ranks(
+    asked: str = "auto", keeps_memory: bool = True, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
+) -> dict[str, str]:
+    """The variables with which ranks start, so that they have an allocator, one of :data:`ALLOCATORS`.
+
+    With ``keeps_memory`` false, glibc gives freed memory back to the system. A library that ``environ`` preloads stays;
+    where it is an allocator, ``auto`` means that one. ``InputError`` if the system does not have the one that is asked
+    for.
+    """
+    check_one_of("allocator", asked, ALLOCATORS)
+    preloaded, found = environ.get("LD_PRELOAD", ""), {}
+    if asked == "auto":
+        asked = next((name for name in _LIBRARIES if name in preloaded), "auto")
+    for name in _LIBRARIES if asked == "auto" else {asked} & _LIBRARIES.keys():
+        path = None if name in preloaded else _find(name, environ, root)
+        if path or name in preloaded:
+            found = _KEEP[name] | ({"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} if path else {})
+            break
+        if asked == name:
+            raise InputError(
+                f"allocator is {name}, and {' or '.join(_LIBRARIES[name])} is not in {', '.join(_folders(environ))}; install it "
+                f"(apt install {_PACKAGES[name]}), or choose auto or glibc"
+            )
+    # glibc's settings do nothing to the others, and hold where the system does not preload them
+    return found | (_KEEP["glibc"] if keeps_memory else _GIVE_BACK)
+
+
+def _folders(environ: Mapping[str, str]) -> list[str]:
+    """Where libraries are looked for."""
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    names = [*environ.get("LD_LIBRARY_PATH", "").split(":"), f"{sys.prefix}/lib", f"{sys.base_prefix}/lib"]
+    names += ["/usr/local/lib", f"/usr/lib/{multiarch}", f"/lib/{multiarch}", "/usr/lib64", "/usr/lib"]
+    return [each for each in dict.fromkeys(names) if each.startswith("/")]
+
+
+def _find(name: str, environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> Path | None:
+    found = (root / folder[1:] / file for file in _LIBRARIES[name] for folder in _folders(environ))
+    return next((path for path in found if path.is_file()), None)
+
+
+def running_allocator() -> str:
+    """The allocator of this process: "jemalloc", "tcmalloc", or "glibc" where neither is loaded."""
+    try:
+        loaded = Path("/proc/self/maps").read_text()
+    except OSError:
+        return "glibc"
+    return next((name for name in _LIBRARIES if f"/lib{name}" in loaded), "glibc")
+
+
+def memory_factor(keeps_memory: bool = True) -> float:
+    """Bytes of a rank's process for each byte of its tensors, with the allocator of this rank, or else that of ranks here."""
+    name = running_allocator()
+    if name == "glibc" and not is_rank():
+        preloaded = environment_of_ranks().get("LD_PRELOAD", "")
+        name = next((each for each in _LIBRARIES if each in preloaded), name)
+    return _MEMORY_FACTORS[name] if keeps_memory or name != "glibc" else 1.0
+
+
+def check_running(asked: str) -> None:
+    """Raise :class:`InputError` in a rank that does not run with the allocator that was asked for by name."""
+    running = running_allocator()
+    if asked not in ("auto", running):
+        path = _find(asked) if asked != "glibc" else None
+        how = f"start torchrun with LD_PRELOAD={path}" if path else "start it without LD_PRELOAD"
+        raise InputError(
+            f"allocator is {asked}, but this rank runs with {running}: the system did not preload the other, or torchrun "
+            f"started the rank; {how}, or choose auto"
+        )
+
+
+def keep_for_reuse() -> None:
+    """Let glibc keep freed memory for the next tensor in this process, unless its settings are in the environment."""
+    is_set = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    libc = ctypes.CDLL(None)
+    if not is_set and running_allocator() == "glibc" and hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never

@@ -1,0 +1,130 @@
+"""The memory allocator with which ranks start."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.allocator import environment_of_ranks, running_allocator
+from dgl_gt.partition.system.child_process import environment
+
+JEMALLOC, TCMALLOC = "usr/lib/libjemalloc.so.2", "usr/lib64/libtcmalloc_minimal.so.4"
+FAULTS = """
+import ctypes, resource, sys
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+
+def use():
+    block = libc.malloc(1 << 27)
+    ctypes.memset(block, 1, 1 << 27)
+    libc.free(block)
+
+if "keep" in sys.argv:
+    from dgl_gt.partition.system.allocator import keep_for_reuse
+    keep_for_reuse()
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A function: a directory that stands for /, with these empty files."""
+
+    def make(*names):
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("asked", "installed", "expected"),
+    [
+        ("auto", [JEMALLOC, TCMALLOC], JEMALLOC),
+        ("auto", [TCMALLOC], TCMALLOC),
+        ("auto", ["opt/conda/lib/libjemalloc.so.2", TCMALLOC], "opt/conda/lib/libjemalloc.so.2"),
+        ("auto", [], None),
+        ("tcmalloc", [JEMALLOC, TCMALLOC], TCMALLOC),
+        ("glibc", [JEMALLOC, TCMALLOC], None),
+    ],
+)
+def test_what_ranks_preload(root, asked, installed, expected):
+    environ = {"LD_LIBRARY_PATH": ":lib:/opt/conda/lib"}
+    found = environment_of_ranks(asked, True, environ, root(*installed))
+    assert found.get("LD_PRELOAD") == (expected and str(root() / expected))
+    assert found["MALLOC_MMAP_MAX_"] == "0"  # in case that the system does not preload it
+    assert ("MALLOC_CONF" in found) == (expected is not None and "jemalloc" in expected)
+
+
+def test_what_a_user_preloads_stays(root):
+    everything = root(JEMALLOC, TCMALLOC)
+    found = environment_of_ranks("auto", True, {"LD_PRELOAD": "/my/tracer.so"}, everything)
+    assert found["LD_PRELOAD"] == f"{everything / JEMALLOC}:/my/tracer.so"
+    found = environment_of_ranks("auto", True, {"LD_PRELOAD": "/my/libtcmalloc.so.4"}, everything)
+    assert "LD_PRELOAD" not in found and "MALLOC_CONF" not in found and "TCMALLOC_RELEASE_RATE" in found
+    assert "MALLOC_CONF" in environment_of_ranks("jemalloc", True, {"LD_PRELOAD": "libjemalloc.so.2"}, root())
+
+
+def test_memory_that_is_given_back(root):
+    found = environment_of_ranks("glibc", False, {}, root())
+    assert "MALLOC_MMAP_MAX_" not in found and "MALLOC_MMAP_THRESHOLD_" in found
+
+
+@pytest.mark.parametrize(("asked", "package"), [("jemalloc", "libjemalloc2"), ("tcmalloc", "libtcmalloc-minimal4")])
+def test_an_allocator_that_is_not_installed(root, asked, package):
+    with pytest.raises(InputError, match=f"^allocator is {asked}, .*{package}"):
+        environment_of_ranks(asked, True, {}, root())
+
+
+def test_an_allocator_that_there_is_not(root):
+    with pytest.raises(InputError, match="^allocator is 'mimalloc'"):
+        environment_of_ranks("mimalloc", True, {}, root())
+
+
+def printed(code, *arguments, **variables):
+    line = [sys.executable, "-c", code, *arguments]
+    ran = subprocess.run(line, capture_output=True, text=True, env=environment() | variables, check=True)
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize("asked", ["jemalloc", "tcmalloc", "glibc"])
+def test_the_allocator_that_runs(asked):
+    try:
+        variables = environment_of_ranks(asked)
+    except InputError as error:
+        pytest.skip(str(error))
+    code = "from dgl_gt.partition.system.allocator import *; check_running('auto'); print(running_allocator())"
+    assert printed(code, **variables) == asked
+    assert int(printed(FAULTS, **variables)) < 1000  # of 32,768 pages
+
+
+def test_another_allocator_than_was_asked_for_is_refused():
+    other = "tcmalloc" if running_allocator() == "jemalloc" else "jemalloc"
+    with pytest.raises(InputError, match=f"^allocator is {other}, but this rank runs with"):
+        from dgl_gt.partition.system.allocator import check_running
+
+        check_running(other)
+
+
+def plain(name):
+    return not name.startswith(("MALLOC_", "LD_PRELOAD", "GLIBC_"))
+
+
+@pytest.mark.skipif(not Path("/lib64/ld-linux-x86-64.so.2").exists(), reason="glibc alone has these settings")
+def test_a_process_that_keeps_freed_memory():
+    """Pages of 4 KiB that one use of 128 MiB takes: all of them again, or none; settings of the user win."""
+    line = [sys.executable, "-c", FAULTS]
+    usual = {name: value for name, value in environment().items() if plain(name)}
+
+    def faults(*arguments, **variables):
+        ran = subprocess.run([*line, *arguments], capture_output=True, text=True, env=usual | variables, check=True)
+        return int(ran.stdout)
+
+    assert faults("keep") < 1000 < faults("keep", MALLOC_MMAP_THRESHOLD_="131072")
