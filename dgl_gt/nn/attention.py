@@ -20,6 +20,9 @@ from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_hooks
 
 from .dropout import DropoutSite, begin_pass, check_probability
+from .recomputed import is_recomputed, linear_of_norm
+
+NormedFrom = tuple[Tensor, nn.Module]  # rows, and the norm that is applied to them
 
 
 def is_plain(projection: nn.Module) -> bool:
@@ -217,23 +220,25 @@ class BiasedMHA(EdgeAttention):
         attended = attend_all(qkv, attn_bias, attn_mask, self.attn_bias_type == "mul", dropout_p)
         return self.out_proj(attended.flatten(2))
 
-    def _along_edges(self, graph, feat, attn_bias=None) -> Tensor:
-        """Compute the call on a graph."""
+    def _along_edges(self, graph, feat, attn_bias=None, *, normed_from: NormedFrom | None = None) -> Tensor:
+        """Compute the call on a graph. With ``normed_from``, ``feat`` is that norm of those rows, and need not be kept."""
         self._check(feat, attn_bias)
         seeded = begin_pass(self, graph, feat)
-        return self._output(seeded.view.attend(feat, self._rows, bias=attn_bias, dropout=self._dropout(seeded)))
+
+        def project(h: Tensor, which: str) -> Tensor:
+            source = normed_from if h is feat and normed_from and is_recomputed(normed_from[1]) else None
+            return self._project(h, which, has_head_minor_kernel(self.num_heads, self.head_dim, h), source)
+
+        return self._output(seeded.view.attend(feat, project, bias=attn_bias, dropout=self._dropout(seeded)))
 
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
 
-    def _rows(self, h: Tensor, which: str) -> Tensor:
-        """Project rows for a view, in the layout that the kernels read fastest."""
-        return self._project(h, which, has_head_minor_kernel(self.num_heads, self.head_dim, h))
-
-    def _project(self, h: Tensor, which: str, head_minor: bool = False) -> Tensor:
+    def _project(self, h: Tensor, which: str, head_minor: bool = False, source: NormedFrom | None = None) -> Tensor:
         """Project rows with one matrix product for all projections, and therefore one in backward.
 
-        Head-minor rows come from the same weights in another order, which costs nothing for each row.
+        With a ``source``, ``h`` is that norm of those rows. Head-minor rows come from the same weights in another order,
+        which costs nothing for each row.
         """
         projections = [getattr(self, f"{letter}_proj") for letter in which]
         shape = self.num_heads, self.head_dim
@@ -247,7 +252,9 @@ class BiasedMHA(EdgeAttention):
 
             weight = joined([projection.weight for projection in projections])
             bias = None if projections[0].bias is None else joined([each.bias for each in projections]).flatten()
-            rows = functional.linear(h, weight.flatten(0, 2), bias).unflatten(1, weight.shape[:3])
+            flat = weight.flatten(0, 2)
+            rows = linear_of_norm(*source, flat, bias) if source else functional.linear(h, flat, bias)
+            rows = rows.unflatten(1, weight.shape[:3])
             rows = rows.transpose(2, 3) if head_minor else rows
         return rows.squeeze(1) if len(which) == 1 else rows
 

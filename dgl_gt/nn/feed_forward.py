@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .dropout import FeatureDropout, RowSequential
+from .recomputed import is_recomputed, linear_of_activation, linear_of_norm
 
 
 def make_activation(activation: str | nn.Module) -> nn.Module:
@@ -32,7 +36,22 @@ class SwiGLU(nn.Module):
         return functional.silu(gate) * value
 
 
-def feed_forward(width: int, hidden: int, activation: str | nn.Module, dropout: float) -> RowSequential:
+class FeedForward(RowSequential):
+    """Two projections with an activation between them, see :func:`feed_forward`."""
+
+    def forward(self, h: Tensor, seeded=None, norm: nn.Module | None = None) -> Tensor:
+        """Run the network on ``norm(h)``, or on ``h``."""
+        norm = nn.Identity() if norm is None else norm
+        parts: list[Any] = list(self)
+        if seeded is None or len(parts) < 5 or not is_recomputed(norm, parts[0], parts[1], parts[3]):
+            return super().forward(norm(h), seeded)
+        first, activation, dropout, second, last = parts
+        inner = linear_of_norm(h, norm, first.weight, first.bias)
+        drop = partial(dropout, seeded=seeded) if dropout.drops else nn.Identity()
+        return last(linear_of_activation(inner, activation, drop, second.weight, second.bias), seeded)
+
+
+def feed_forward(width: int, hidden: int, activation: str | nn.Module, dropout: float) -> FeedForward:
     """Return a network of two projections with an activation between them: a module, "relu", "gelu" or "swiglu".
 
     With "swiglu" the inner width is two thirds of ``hidden``, so that the network has as many weights.
@@ -43,7 +62,7 @@ def feed_forward(width: int, hidden: int, activation: str | nn.Module, dropout: 
     else:
         inner = hidden
         first = [nn.Linear(width, hidden), make_activation(activation)]
-    return RowSequential(*first, FeatureDropout(dropout), nn.Linear(inner, width), FeatureDropout(dropout))
+    return FeedForward(*first, FeatureDropout(dropout), nn.Linear(inner, width), FeatureDropout(dropout))
 
 
 def make_encoder(kind: str, in_dim: int, hidden: int, activation: str, dropout: float) -> RowSequential:

@@ -14,7 +14,16 @@ from dgl_gt.exchange.view import SeededView
 from dgl_gt.model_config import OPTION_VALUES, TRANSFORMER_RESIDUALS
 from dgl_gt.partition.errors import check_flags, check_one_of
 
-from .attention import BiasedMHA, check_batch, check_features, check_heads, check_probability, check_sizes, is_dense
+from .attention import (
+    BiasedMHA,
+    NormedFrom,
+    check_batch,
+    check_features,
+    check_heads,
+    check_probability,
+    check_sizes,
+    is_dense,
+)
 from .batch_norm import NORM_MODULES, BatchNorm, normalise
 from .dropout import FeatureDropout, begin_pass
 from .edge_features import EdgeUpdate
@@ -59,13 +68,17 @@ def make_aggregation(
     )
 
 
-def aggregate(module: Aggregation, seeded: SeededView, rows: Tensor, attn_bias=None) -> Tensor:
+def aggregate(
+    module: Aggregation, seeded: SeededView, rows: Tensor, attn_bias=None, normed_from: NormedFrom | None = None
+) -> Tensor:
     """Run a module of :func:`make_aggregation` on the rows that a view attends; (N_dst, feat_size).
 
-    Raises ``ValueError`` if a module other than :class:`BiasedMHA` is given a bias.
+    ``normed_from`` says which norm of which rows these are; then backward need not keep them. Raises ``ValueError`` if a
+    module other than :class:`BiasedMHA` is given a bias.
     """
     if isinstance(module, BiasedMHA):
-        return module(seeded, rows, attn_bias)
+        is_ours = type(module).forward is BiasedMHA.forward
+        return module(seeded, rows, attn_bias, **({"normed_from": normed_from} if is_ours else {}))
     if attn_bias is not None:
         raise ValueError("attn_bias needs the score 'dot'; leave it out, or make the model with score='dot'")
     return module.aggregate(seeded if isinstance(module, GATConv) else seeded.view, rows)
@@ -212,7 +225,8 @@ class GraphTransformerLayer(nn.Module):
         view = seeded.view
         feat = view.source_rows(feat)
         rows = normalise(self.attn_layer_norm, feat, view) if self.norm_first else feat
-        attended = aggregate(self.attn, seeded, rows, self._bias(attn_bias, edge))
+        normed_from = (feat, self.attn_layer_norm) if self.norm_first else None
+        attended = aggregate(self.attn, seeded, rows, self._bias(attn_bias, edge), normed_from)
         h = self._after(attended, leading_rows(feat, view.num_dst), seeded)
         if self.edge_update is None:
             return h
@@ -227,8 +241,10 @@ class GraphTransformerLayer(nn.Module):
             h = normalise(self.attn_layer_norm, h, view)
         if self.ffn is None:
             return h
+        if self.norm_first and isinstance(self.ffn_layer_norm, BatchNorm):
+            return h + self.ffn(self.ffn_layer_norm(h, view), seeded)
         if self.norm_first:
-            return h + self.ffn(normalise(self.ffn_layer_norm, h, view), seeded)
+            return h + self.ffn(h, seeded, self.ffn_layer_norm)
         return normalise(self.ffn_layer_norm, h + self.ffn(h, seeded), view)
 
     def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:

@@ -1,0 +1,101 @@
+"""Projections whose input the backward pass computes again: rows after a norm, or after an activation and its dropout.
+
+Such rows take as much memory as those that they are made of, which backward needs anyway, and little time to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dgl_gt.torch_internals import has_hooks
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.Identity)
+
+
+def is_recomputed(*modules: nn.Module) -> bool:
+    """Whether backward may compute the results of these modules again: norms of rows, ReLU, GELU and linear layers.
+
+    Modules with hooks run as they are, and in torch.compile the compiler decides.
+    """
+    kinds = (*_NORMS, nn.ReLU, nn.GELU, nn.Linear)
+    is_known = all(type(each) in kinds and not has_hooks(each) for each in modules)
+    return is_known and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def linear_of_norm(h: Tensor, norm: nn.Module, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``linear(norm(h), weight, bias)`` for rows (n, C), of which backward keeps ``h``."""
+    return _OfNorm.apply(h, norm, weight, bias, *norm.parameters())
+
+
+def linear_of_activation(
+    h: Tensor, activation: nn.Module, drop: Callable[[Tensor], Tensor], weight: Tensor, bias: Tensor
+) -> Tensor:
+    """``linear(drop(activation(h)), weight, bias)`` for rows (n, C), of which backward keeps ``h``.
+
+    ``drop`` multiplies by a mask that is the same in every call, so it is its own derivative.
+    """
+    return _OfActivation.apply(h, activation, drop, weight, bias)
+
+
+class _OfNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, norm, weight, bias, *of_norm):
+        ctx.save_for_backward(h, weight, *of_norm)
+        ctx.norm = norm
+        return functional.linear(norm(h), weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        h, weight, *of_norm = ctx.saved_tensors
+        norm, statistics = ctx.norm, None
+        if isinstance(norm, nn.LayerNorm):
+            settings = norm.normalized_shape, norm.weight, norm.bias
+            normed, *statistics = torch.native_layer_norm(h, *settings, norm.eps)
+        else:
+            with torch.enable_grad():
+                rows = h.detach().requires_grad_()
+                normed = norm(rows)
+        of_weight, of_bias = _of_parameters(grad, normed.detach(), weight)
+        if statistics:
+            del normed  # before the gradient of its size
+            grad = (grad @ weight.to(grad.dtype)).to(h.dtype)
+            found = torch.ops.aten.native_layer_norm_backward(
+                grad, h, settings[0], *statistics, *settings[1:], [True] * 3
+            )
+        else:
+            wanted = [rows, *(each for each in of_norm if each.requires_grad)]
+            found = torch.autograd.grad(normed, wanted, (grad @ weight.to(grad.dtype)).to(normed.dtype))
+        of_parameters = iter(found[1:])
+        of_norm = [next(of_parameters) if statistics or each.requires_grad else None for each in of_norm]
+        return found[0], None, of_weight, of_bias, *of_norm
+
+
+class _OfActivation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, activation, drop, weight, bias):
+        ctx.save_for_backward(h, weight)
+        ctx.parts = activation, drop
+        return functional.linear(drop(activation(h)), weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        h, weight = ctx.saved_tensors
+        activation, drop = ctx.parts
+        of_weight, of_bias = _of_parameters(grad, drop(activation(h)), weight)
+        grad = drop(grad @ weight.to(grad.dtype))
+        if isinstance(activation, nn.GELU):
+            grad = torch.ops.aten.gelu_backward(grad, h, approximate=activation.approximate)
+        else:
+            grad = torch.ops.aten.threshold_backward(grad, h, 0)
+        return grad, None, None, of_weight, of_bias
+
+
+def _of_parameters(grad: Tensor, rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of a projection's weight and bias."""
+    return (grad.T @ rows.to(grad.dtype)).to(weight.dtype), grad.sum(0).to(weight.dtype)
