@@ -14,10 +14,6 @@ from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.units import format_bytes
 
 _SHOWN = 12  # candidates in the table that fit; those that are refused are all there, with the reason
-_MEMORY = (
-    "The column memory / rank is what a run with --rank-memory takes. Without it, ranks on a CPU keep freed memory, "
-    "which is faster and takes up to 1.45 times as much."  # measurements gave 1.34 to 1.43 times
-)
 _KINDS = {
     "measured": "ranks and links as measured",
     "datasheet": "ranks and links from datasheets: no run reaches these peaks; compare choices, not seconds",
@@ -181,7 +177,9 @@ def text_of_plan(plan: Plan) -> str:
         notes.append(
             f"gradients of {', '.join(factored)} travel as factors of the training rows, which takes fewer bytes"
         )
-    return "\n".join([listed, "", *notes, _MEMORY, _KINDS[plan.profile["kind"]]])
+    factor = plan.profile["memory_factor"]
+    memory = f"memory / rank is that of the process: its libraries, and {factor:g} times its tensors, by its allocator"
+    return "\n".join([listed, "", *notes, memory, _KINDS[plan.profile["kind"]]])
 
 
 def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> str:

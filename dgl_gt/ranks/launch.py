@@ -51,9 +51,9 @@ def run_on_ranks(
     """Run ``work()`` if this process is a rank; otherwise start ranks that run the same command, and wait for them.
 
     ``arguments`` are those of this ``dgl-gt`` command, ``ranks()`` gives the number of ranks to start, and ``nproc`` is
-    what the user asked for. Ranks have an ``allocator``, see :mod:`dgl_gt.partition.system.allocator`; glibc's keeps freed memory for the next
-    tensor, or gives it back to the system. Ranks wait for each other to join for ``timeout`` seconds, by default without a limit. ``memory_advice()`` says what was predicted
-    and what to change where a rank runs out of memory. Ranks that fail for a reason that may pass start again, at most
+    what the user asked for. Ranks have an ``allocator``, see :mod:`dgl_gt.partition.system.allocator`; glibc's keeps freed
+    memory for the next tensor, or gives it back to the system. Ranks wait for each other to join for ``timeout`` seconds, by
+    default without a limit. ``memory_advice()`` says what was predicted and what to change where a rank runs out of memory. Ranks that fail for a reason that may pass start again, at most
     ``max_restarts`` times. Returns the result of ``work()`` on rank 0; elsewhere an exit code.
     """
     launcher = find_launcher()

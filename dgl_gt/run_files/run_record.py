@@ -137,6 +137,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
         Median training step of the slowest rank (s).
     exchange_share : float
         Share of that time spent in exchanges, 0 to 1.
+    compute_seconds : list of float, (P,)
+        Median time that each rank computes in a step (s).
     exchanged_bytes_per_epoch : int
         What all ranks together send in the exchanges of a step (bytes).
     peak_memory_bytes : list of int, (P,)
@@ -159,6 +161,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     metric: Metric
     seconds_per_epoch: Seconds | None | UnsetType = UNSET
     exchange_share: Number | None | UnsetType = UNSET
+    compute_seconds: list[Seconds] | None | UnsetType = UNSET
     exchanged_bytes_per_epoch: Count | None | UnsetType = UNSET
     policy: PolicyOfRun | None | UnsetType = UNSET
     peak_memory_bytes: list[Count] | None | UnsetType = UNSET

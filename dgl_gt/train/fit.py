@@ -131,11 +131,12 @@ class _Loop:
             state.start_second_phase()
         lr, before = state.optimizer.param_groups[0]["lr"], (comm.sent_bytes, comm.exchange_s)
         with self._store.recording(epoch) if self._store else nullcontext():
-            started = time.perf_counter()
+            started, computed = time.perf_counter(), time.thread_time()
             loss = self._guarded_step()
             if self._graphs:
                 self._graphs.after_step(loss)
             seconds, exchange_s = time.perf_counter() - started, comm.exchange_s - before[1]
+            compute_s = time.thread_time() - computed  # a thread that waits for other ranks takes none
         step_bytes, before_evaluation = comm.sent_bytes - before[0], comm.sent_bytes
         history.losses.append(loss if math.isfinite(loss) else None)
         found: Mapping[str, float | None] = {"val": None, "test": None}
@@ -152,7 +153,7 @@ class _Loop:
             state.keep_best(validation, test, with_optimizer=epoch < config.local_epochs)
         state.epoch += 1
         evaluation_bytes = comm.sent_bytes - before_evaluation
-        return EpochFigures(loss, validation, test, lr, seconds, exchange_s, step_bytes, evaluation_bytes)
+        return EpochFigures(loss, validation, test, lr, seconds, exchange_s, compute_s, step_bytes, evaluation_bytes)
 
     def _guarded_step(self) -> float:
         """Take a step; returns the loss, which is not finite where the step was skipped."""
@@ -226,10 +227,14 @@ def _measurements(model: nn.Module, comm: Comm, measured: list[EpochFigures]) ->
     )
     sent = comm.all_reduce(torch.tensor([sum(each.sent_bytes for each in measured)]))
     peaks = torch.zeros(comm.world_size, dtype=torch.int64)
-    peaks[comm.rank] = peak_memory_on(next(model.parameters()).device)
+    device = next(model.parameters()).device
+    peaks[comm.rank] = peak_memory_on(device)
+    computing = torch.zeros(comm.world_size, dtype=torch.float64)
+    computing[comm.rank] = statistics.median(each.compute_s for each in measured)
     return {
         "seconds_per_epoch": float(slowest[0]),
         "exchange_share": float(share[0]) / comm.world_size,
+        "compute_seconds": None if device.type == "cuda" else comm.all_reduce(computing).tolist(),
         "exchanged_bytes_per_epoch": round(int(sent[0]) / len(measured)),
         "peak_memory_bytes": comm.all_reduce(peaks).tolist(),
     }

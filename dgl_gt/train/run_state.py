@@ -55,6 +55,8 @@ class TrainResult(TrainHistory):
         evaluation (s).
     exchange_share : float
         Share of that time in the boundary exchange, waiting included; mean over ranks.
+    compute_seconds : list of float, (P,), or None
+        Median time that each rank computes in a step, by the processor's clock of its main thread (s); None on a GPU.
     exchanged_bytes_per_epoch : int
         Bytes that all ranks together send in the boundary exchanges of one training step, forward and backward; the
         mean over the steps.
@@ -68,6 +70,7 @@ class TrainResult(TrainHistory):
     model: nn.Module
     seconds_per_epoch: float
     exchange_share: float
+    compute_seconds: list[float] | None
     exchanged_bytes_per_epoch: int
     policy: PolicyOfRun | None
     peak_memory_bytes: list[int]
@@ -85,6 +88,7 @@ class EpochFigures:
     lr: float
     seconds: float
     exchange_s: float
+    compute_s: float
     sent_bytes: int
     evaluation_bytes: int
 

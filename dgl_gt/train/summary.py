@@ -25,6 +25,7 @@ from .run_state import TrainHistory, TrainResult
 from .task_config import TITLES
 
 _PLAIN_LINES = 10
+_UNEVEN = 1.1  # times the mean of the ranks
 _SCREEN = {"ncols": 100, "nrows": 20}  # of a terminal that does not know its size
 
 
@@ -111,6 +112,7 @@ def finished_record(result: TrainResult, sg: ShardedGraph, plan: PlanOfRun | Non
         finished=True,
         seconds_per_epoch=result.seconds_per_epoch,
         exchange_share=result.exchange_share,
+        compute_seconds=result.compute_seconds,
         exchanged_bytes_per_epoch=result.exchanged_bytes_per_epoch,
         policy=result.policy,
         peak_memory_bytes=result.peak_memory_bytes,
@@ -186,11 +188,23 @@ def final_table(run: RunRecord) -> str:
         ("exchanged per epoch", _exchanged(run)),
         ("peak memory per rank", f"{', '.join(map(format_bytes, run.peak_memory_bytes))} ({run.allocator})"),
     ]
+    if run.ranks > 1 and run.compute_seconds:
+        rows.insert(6, ("seconds computing, by rank", ", ".join(f"{each:.3f}" for each in run.compute_seconds)))
     if run.policy:
         rows.append(("policy, approximate", _rules(run.policy)))
     if run.plan:
         choice = run.plan.choice
         rows.append(("predicted seconds per epoch", f"{choice.seconds:.3f}"))
-        rows.append(("predicted memory per rank with --rank-memory", format_bytes(choice.memory_bytes)))
+        rows.append(("predicted memory per rank", format_bytes(choice.memory_bytes)))
         rows += [(f"trial of {each.choice}", f"{each.measured_seconds:.3f} s per step") for each in run.plan.trials]
-    return table(["result", ""], rows)
+    return table(["result", ""], rows) + _advice_for_uneven_ranks(run.compute_seconds or [1.0])
+
+
+def _advice_for_uneven_ranks(compute_seconds: list[float]) -> str:
+    slowest, mean = max(compute_seconds), statistics.fmean(compute_seconds)
+    if slowest < _UNEVEN * mean:
+        return ""
+    return (
+        f"\n\nrank {compute_seconds.index(slowest)} computes {slowest / mean - 1:.0%} longer than the mean; parts are even on a "
+        "machine that `dgl-gt calibrate` has measured: partition again with --profile"
+    )

@@ -134,7 +134,7 @@ def test_check_prints_the_errors(trained, here):
 def test_the_final_table_names_the_plan(trained):
     record = trained[0]
     text = final_table(msgspec.convert(record, RunRecord))
-    assert "predicted seconds per epoch" in text and "predicted memory per rank with --rank-memory" in text
+    assert "predicted seconds per epoch" in text and "predicted memory per rank" in text
     for trial in record["plan"]["trials"]:
         assert f"trial of {trial['choice']}" in text
 

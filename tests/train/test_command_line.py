@@ -114,6 +114,7 @@ def test_train_reports_what_the_documentation_lists(trained):
         "policy",
         "peak_memory_bytes",
         "allocator",
+        "compute_seconds",
     }
     assert (record["strategy"], record["ranks"], record["epochs"]) == ("halo_h", 2, 40) and record["finished"] is True
     assert len(record["losses"]) == 40 and record["losses"][-1] < record["losses"][0] / 2
@@ -321,3 +322,13 @@ def test_training_goes_on_when_nobody_reads_what_it_says(shards, tmp_path):
         os.close(writer)
     assert done.returncode == 0
     assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [([2.0, 1.0], "rank 0 computes 33% longer"), ([1.0, 1.05], ""), (None, "")]
+)
+def test_what_is_said_of_uneven_ranks(configured, seconds, said):
+    record = msgspec.convert(json.loads((configured[1] / "record.json").read_text()) | {"ranks": 2}, RunRecord)
+    text = final_table(msgspec.structs.replace(record, compute_seconds=seconds))
+    assert (said in text) if said else "longer than the mean" not in text
+    assert ("seconds computing, by rank" in text) == (seconds is not None)
