@@ -14,6 +14,7 @@ from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.units import format_bytes
 
 _SHOWN = 12  # candidates in the table that fit; those that are refused are all there, with the reason
+_MEMORY = "memory / rank is that of the process: its libraries, its tensors, and what the allocator adds to these"
 _KINDS = {
     "measured": "ranks and links as measured",
     "datasheet": "ranks and links from datasheets: no run reaches these peaks; compare choices, not seconds",
@@ -177,9 +178,7 @@ def text_of_plan(plan: Plan) -> str:
         notes.append(
             f"gradients of {', '.join(factored)} travel as factors of the training rows, which takes fewer bytes"
         )
-    factor = plan.profile["memory_factor"]
-    memory = f"memory / rank is that of the process: its libraries, and {factor:g} times its tensors, by its allocator"
-    return "\n".join([listed, "", *notes, memory, _KINDS[plan.profile["kind"]]])
+    return "\n".join([listed, "", *notes, _MEMORY, _KINDS[plan.profile["kind"]]])
 
 
 def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> str:

@@ -143,7 +143,7 @@ def test_each_rank_is_held_to_its_own_memory(tmp_path, awkward_graph):
     owner[:4] = 1
     figures = Layout(graph, make_edge_cut(graph, 2, owner=owner)).figures
     figures = replace(figures, node_data={"feat": ("float32", (12,)), "label": ("int64", ())})
-    traces, policy = tracer_of(CONFIG, 12, 10), read_policy("int8")
+    traces, policy = tracer_of(CONFIG.changed(layers=3, hidden=16), 12, 10), read_policy("int8")
     values = profile_values(process_bytes=[0, 0])
     trace = traces.of(figures, HALO, 1)
     needed = trace.peak_bytes(figures) + kept_bytes(traces.exchanges(figures, HALO), policy, figures)
