@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.torch_internals import has_hooks
+from dgl_gt.torch_internals import has_hooks, is_transformed
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.Identity)
 
@@ -19,11 +19,12 @@ _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.Identity)
 def is_recomputed(*modules: nn.Module) -> bool:
     """Whether backward may compute the results of these modules again: norms of rows, ReLU, GELU and linear layers.
 
-    Modules with hooks run as they are, and in torch.compile the compiler decides.
+    Modules with hooks run as they are, and so do all within ``torch.func``; in torch.compile the compiler decides.
     """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed():
+        return False
     kinds = (*_NORMS, nn.ReLU, nn.GELU, nn.Linear)
-    is_known = all(type(each) in kinds and not has_hooks(each) for each in modules)
-    return is_known and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return all(type(each) in kinds and not has_hooks(each) for each in modules)
 
 
 def linear_of_norm(h: Tensor, norm: nn.Module, weight: Tensor, bias: Tensor | None) -> Tensor:
