@@ -77,7 +77,7 @@ def load(
         Parameters of :class:`dgl_gt.nn.NodeEmbedding` are left out.
     keep_freed_memory : bool
         Whether glibc, on a CPU, keeps freed memory of this process for the next tensor, which takes a third off a training
-        step; the process then takes up to twice the memory of its tensors. An allocator that is preloaded takes less, see
+        step; the process then takes twice the memory or more. An allocator that is preloaded takes less, see
         docs/guide.md. Settings of malloc in the environment win.
 
     Returns
