@@ -33,7 +33,7 @@ def linear_of_norm(h: Tensor, norm: nn.Module, weight: Tensor, bias: Tensor | No
 
 
 def linear_of_activation(
-    h: Tensor, activation: nn.Module, drop: Callable[[Tensor], Tensor], weight: Tensor, bias: Tensor
+    h: Tensor, activation: nn.Module, drop: Callable[[Tensor], Tensor], weight: Tensor, bias: Tensor | None
 ) -> Tensor:
     """``linear(drop(activation(h)), weight, bias)`` for rows (n, C), of which backward keeps ``h``.
 
@@ -53,27 +53,27 @@ class _OfNorm(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         h, weight, *of_norm = ctx.saved_tensors
-        norm, statistics = ctx.norm, None
+        norm, has_bias = ctx.norm, ctx.needs_input_grad[3]
         if isinstance(norm, nn.LayerNorm):
             settings = norm.normalized_shape, norm.weight, norm.bias
             normed, *statistics = torch.native_layer_norm(h, *settings, norm.eps)
-        else:
-            with torch.enable_grad():
-                rows = h.detach().requires_grad_()
-                normed = norm(rows)
-        of_weight, of_bias = _of_parameters(grad, normed.detach(), weight)
-        if statistics:
+            of_weight, of_bias = _of_parameters(grad, normed, weight, has_bias)
             del normed  # before the gradient of its size
             grad = (grad @ weight.to(grad.dtype)).to(h.dtype)
-            found = torch.ops.aten.native_layer_norm_backward(
-                grad, h, settings[0], *statistics, *settings[1:], [True] * 3
+            wanted = [True, *(each is not None for each in settings[1:])]
+            of_h, *found = torch.ops.aten.native_layer_norm_backward(
+                grad, h, settings[0], *statistics, *settings[1:], wanted
             )
-        else:
-            wanted = [rows, *(each for each in of_norm if each.requires_grad)]
-            found = torch.autograd.grad(normed, wanted, (grad @ weight.to(grad.dtype)).to(normed.dtype))
-        of_parameters = iter(found[1:])
-        of_norm = [next(of_parameters) if statistics or each.requires_grad else None for each in of_norm]
-        return found[0], None, of_weight, of_bias, *of_norm
+            return of_h, None, of_weight, of_bias, *(each for each in found if each is not None)
+        with torch.enable_grad():
+            rows = h.detach().requires_grad_()
+            normed = norm(rows)
+        of_weight, of_bias = _of_parameters(grad, normed.detach(), weight, has_bias)
+        trained = [each for each in of_norm if each.requires_grad]
+        grad = (grad @ weight.to(grad.dtype)).to(normed.dtype)
+        of_h, *found = torch.autograd.grad(normed, [rows, *trained], grad)
+        of_trained = iter(found)
+        return of_h, None, of_weight, of_bias, *(next(of_trained) if each.requires_grad else None for each in of_norm)
 
 
 class _OfActivation(torch.autograd.Function):
@@ -88,7 +88,7 @@ class _OfActivation(torch.autograd.Function):
     def backward(ctx, grad):
         h, weight = ctx.saved_tensors
         activation, drop = ctx.parts
-        of_weight, of_bias = _of_parameters(grad, drop(activation(h)), weight)
+        of_weight, of_bias = _of_parameters(grad, drop(activation(h)), weight, ctx.needs_input_grad[4])
         grad = drop(grad @ weight.to(grad.dtype))
         if isinstance(activation, nn.GELU):
             grad = torch.ops.aten.gelu_backward(grad, h, approximate=activation.approximate)
@@ -97,6 +97,7 @@ class _OfActivation(torch.autograd.Function):
         return grad, None, None, of_weight, of_bias
 
 
-def _of_parameters(grad: Tensor, rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _of_parameters(grad: Tensor, rows: Tensor, weight: Tensor, has_bias: bool) -> tuple[Tensor, Tensor | None]:
     """The gradients of a projection's weight and bias."""
-    return (grad.T @ rows.to(grad.dtype)).to(weight.dtype), grad.sum(0).to(weight.dtype)
+    of_bias = grad.sum(0).to(weight.dtype) if has_bias else None
+    return (grad.T @ rows.to(grad.dtype)).to(weight.dtype), of_bias

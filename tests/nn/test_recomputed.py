@@ -80,6 +80,37 @@ def test_parameters_that_do_not_train(norm):
     same_gradients(found, expected)
 
 
+def without_biases(layer):
+    for name in ("q_proj", "k_proj", "v_proj"):
+        setattr(layer.attn, name, nn.Linear(WIDTH, WIDTH, bias=False))
+    layer.ffn[0], layer.ffn[3] = nn.Linear(WIDTH, 48, bias=False), nn.Linear(48, WIDTH, bias=False)
+
+
+def with_plain_norms(layer):
+    layer.attn_layer_norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
+    layer.ffn_layer_norm = nn.LayerNorm(WIDTH, bias=False)
+
+
+def with_one_norm(layer):
+    layer.ffn_layer_norm = layer.attn_layer_norm
+
+
+def with_one_projection(layer):
+    layer.ffn[0] = layer.ffn[3] = nn.Linear(WIDTH, WIDTH)
+
+
+@pytest.mark.parametrize("change", [without_biases, with_plain_norms, with_one_norm, with_one_projection])
+def test_layers_that_a_user_has_changed(change):
+    model, other = make(), make()
+    for each in (model, other):
+        torch.manual_seed(5)
+        for layer in each.layers:
+            change(layer)
+    found, expected = run(model), run(kept(other))
+    assert torch.equal(found["out"], expected["out"])
+    same_gradients(found, expected)
+
+
 def test_a_step_takes_a_fifth_less():
     peaks = []
     for change in (kept, lambda model: model):
