@@ -159,15 +159,19 @@ def _train_rank(args, config, profile: Profile | None):
     """Train on this rank; the record of the run, and its table. With ``--strategy auto`` there is a profile."""
     import msgspec
 
+    from dgl_gt.comm.group import Comm
     from dgl_gt.plan.planned_step import check_memory
     from dgl_gt.train import summary
     from dgl_gt.train.inputs import describe_assumed_meanings, describe_unused_data
     from dgl_gt.train.model import check_settings
-    from dgl_gt.train.precision import with_measured_precision
+    from dgl_gt.train.precision import with_earlier_precision, with_measured_precision
     from dgl_gt.train.run import train, train_and_save
 
     factory = _factory_on_all_ranks(args)
     check_settings(config, factory)
+    if args.resume or (args.out and restarts()):
+        with Comm(timeout_s=args.timeout) as comm:
+            config = with_earlier_precision(comm, config, args.out)
     sg, config, plan = _load(args, config, profile, factory)
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():

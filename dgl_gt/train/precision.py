@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 from torch.nn import functional
 
+from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError
+from dgl_gt.run_files.run_directory import CONFIG
 
-from .config import TrainConfig
+from .config import TrainConfig, read_config
 
 _FLOPS = 4e9  # of a product with its backward pass, at most
 _RUNS = 3  # of which the fastest counts
@@ -37,6 +42,17 @@ def with_measured_precision(sg: ShardedGraph, config: TrainConfig) -> TrainConfi
         elif is_slower:
             print(f"dgl-gt: bf16 is no faster on this processor: {times}; it still saves memory", file=sys.stderr)
     return config.changed(precision=precision)
+
+
+def with_earlier_precision(comm: Comm, config: TrainConfig, out) -> TrainConfig:
+    """The config with the precision of the run in ``out`` that goes on, in place of ``auto``; every rank calls it."""
+    if config.precision != "auto":
+        return config
+    found = "auto"
+    if comm.rank == 0:
+        with suppress(InputError):  # there may be no run yet
+            found = read_config(Path(out) / CONFIG).precision
+    return config.changed(precision=comm.broadcast_object(found))
 
 
 def product_seconds(sg: ShardedGraph, width: int, dtype: torch.dtype) -> float:

@@ -15,7 +15,7 @@ from .config import TrainConfig, policy_of
 from .fit import TrainResult, fit
 from .inputs import with_stated_meanings
 from .model import ModelFactory, build_model, share_weights
-from .precision import with_measured_precision
+from .precision import with_earlier_precision, with_measured_precision
 from .store import RunStore
 from .sufficient_factors import factors_of
 from .task import Task, read_task
@@ -180,7 +180,7 @@ def train_and_save(
     if plan is not None:
         check_type("plan", plan, PlanOfRun)
     with sg.comm.together():
-        config = completed(sg, config)
+        config = completed(sg, with_earlier_precision(sg.comm, config, out) if resume else config)
     store = RunStore(
         sg,
         config,

@@ -5,9 +5,9 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.partition import partition
-from dgl_gt.train import precision, read_config, train
-from dgl_gt.train.precision import product_seconds, with_measured_precision
+from dgl_gt.partition import InputError, partition
+from dgl_gt.train import precision, read_config, train, train_and_save
+from dgl_gt.train.precision import product_seconds, with_earlier_precision, with_measured_precision
 
 CONFIG = read_config(layers=1, hidden=16, heads=2, epochs=2)
 
@@ -61,3 +61,17 @@ def on_rank(rank, shards):
 def test_ranks_agree(folder):
     for auto, bf16 in run_ranks(2, on_rank, folder / "parts2"):
         assert auto == bf16
+
+
+def test_a_run_that_goes_on_keeps_its_precision(folder, tmp_path, monkeypatch):
+    """Although this time the other one is faster."""
+    sg, config = dgl_gt.load(folder / "parts1"), CONFIG.changed(precision="auto", checkpoint_every=1, epochs=3)
+    monkeypatch.setattr(precision, "product_seconds", bf16_takes(0.5))
+    losses = train_and_save(sg, config, tmp_path / "run")[1].losses
+    (tmp_path / "run" / "checkpoint-000002.safetensors").unlink(missing_ok=True)
+    monkeypatch.setattr(precision, "product_seconds", bf16_takes(1.5))
+    assert train_and_save(sg, config.changed(epochs=4), tmp_path / "run", resume=True)[1].losses[:3] == losses
+    assert read_config(tmp_path / "run" / "config.yaml").precision == "bf16"
+    with pytest.raises(InputError, match="precision was 'bf16' and is now 'fp32'"):
+        train_and_save(sg, config.changed(epochs=5, precision="fp32"), tmp_path / "run", resume=True)
+    assert with_earlier_precision(sg.comm, config, tmp_path / "none").precision == "auto"
