@@ -106,6 +106,8 @@ class Trial:
     def _inject(self, fault: Fault, processes: list[subprocess.Popen]) -> bool:
         """Bring a fault about; False if the run ends before that. A run that is started again is added to ``processes``."""
         process = processes[-1]
+        if not self._wait_for(process, lambda: len(children(process.pid)) == 2):  # they may just start again
+            return False
         ranks = children(process.pid)
         number = signal.SIGSTOP if fault.kind == "freeze" else signal.SIGKILL
         if fault.kind == "full disk":
