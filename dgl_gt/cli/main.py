@@ -84,8 +84,7 @@ def _predict_rank(args):
     from dgl_gt.comm.group import Comm
     from dgl_gt.partition.shards.manifest import read_node_names
     from dgl_gt.train.model import find_factory
-    from dgl_gt.train.predictions import predict, write_predictions
-    from dgl_gt.train.saved_model import load_model
+    from dgl_gt.train.saved_model import load_model, predict, write_predictions
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))

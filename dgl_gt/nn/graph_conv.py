@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange.as_view import as_view
 from dgl_gt.exchange.local import Local
-from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.exchange.sharded_graph import ShardedGraph, as_view
 from dgl_gt.exchange.view import View
 from dgl_gt.partition.errors import check_flags, check_one_of
 

@@ -18,9 +18,8 @@ from dgl_gt.partition.system.child_process import run_forked
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.fit import take_step
-from dgl_gt.train.model import ModelFactory
+from dgl_gt.train.model import ModelFactory, with_measured_precision
 from dgl_gt.train.optimizer import make_optimizer
-from dgl_gt.train.precision import with_measured_precision
 from dgl_gt.train.run import prepare
 from dgl_gt.train.sufficient_factors import factors_of
 from dgl_gt.train.task import read_task

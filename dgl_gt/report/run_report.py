@@ -22,9 +22,8 @@ from dgl_gt.partition.report import pages
 from dgl_gt.partition.report.pages import bar, percent
 from dgl_gt.partition.system.user_files import reading, regular_file
 from dgl_gt.partition.system.yaml_file import read_yaml
-from dgl_gt.run_files.prediction_check import compared
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
-from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, StepTimeline, read_json
+from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, StepTimeline, compared, read_json
 from dgl_gt.train.config import TrainConfig, by_path
 from dgl_gt.train.task_config import TITLES
 

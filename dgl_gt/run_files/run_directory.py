@@ -21,9 +21,9 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.atomic_write import new_directory, new_file
 from dgl_gt.partition.system.output_checks import FILE, Kind, check_target, leftovers
 
-from .run_record import EpochNumbers
+from .run_record import RECORD, EpochNumbers
 
-WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.yaml", "record.json"
+WEIGHTS, CONFIG = "model.safetensors", "config.yaml"
 METRICS_FILE = "metrics.jsonl"  # a line for each epoch
 STEP_TIMELINE = "timeline.json"  # one training step on all ranks
 TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of the same step, for viewers of Chrome traces

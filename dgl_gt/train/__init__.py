@@ -18,7 +18,7 @@ _HOMES = {
     "RunRecord": "dgl_gt.run_files.run_record",
     "load_model": "dgl_gt.train.saved_model",
     "save_model": "dgl_gt.train.saved_model",
-    "predict": "dgl_gt.train.predictions",
+    "predict": "dgl_gt.train.saved_model",
     "ModelFactory": "dgl_gt.train.model",
 }
 __all__ = sorted(_HOMES)

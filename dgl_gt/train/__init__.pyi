@@ -10,10 +10,10 @@ from dgl_gt.train.config import OptimizerConfig as OptimizerConfig
 from dgl_gt.train.config import TrainConfig as TrainConfig
 from dgl_gt.train.config import read_config as read_config
 from dgl_gt.train.model import ModelFactory as ModelFactory
-from dgl_gt.train.predictions import predict as predict
 from dgl_gt.train.run import train as train
 from dgl_gt.train.run import train_and_save as train_and_save
 from dgl_gt.train.run_state import TrainResult as TrainResult
 from dgl_gt.train.saved_model import load_model as load_model
+from dgl_gt.train.saved_model import predict as predict
 from dgl_gt.train.saved_model import save_model as save_model
 from dgl_gt.train.task_config import NodeClassificationConfig as NodeClassificationConfig

@@ -22,7 +22,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import check_room, check_target
-from dgl_gt.partition.system.signals import STOPPING, received_signals
+from dgl_gt.partition.system.signals import STOPPING, StopRequest, received_signals
 from dgl_gt.ranks.launcher_link import find_launcher, starter_name
 from dgl_gt.run_files.run_directory import (
     MODEL,
@@ -52,7 +52,6 @@ from .run_state import (
 )
 from .saved_model import model_files
 from .step_profile import StepProfiler
-from .stopping import StopRequest
 from .summary import finished_record, unfinished_record
 from .task import Task
 

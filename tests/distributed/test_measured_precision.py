@@ -6,8 +6,8 @@ from ranks import run_ranks
 
 import dgl_gt
 from dgl_gt.partition import InputError, partition
-from dgl_gt.train import precision, read_config, train, train_and_save
-from dgl_gt.train.precision import product_seconds, with_earlier_precision, with_measured_precision
+from dgl_gt.train import model, read_config, train, train_and_save
+from dgl_gt.train.model import product_seconds, with_earlier_precision, with_measured_precision
 
 CONFIG = read_config(layers=1, hidden=16, heads=2, epochs=2)
 
@@ -28,7 +28,7 @@ def bf16_takes(seconds):
     ("asked", "bf16_s", "chosen"), [("auto", 0.5, "bf16"), ("auto", 1.5, "fp32"), ("bf16", 1.5, "bf16")]
 )
 def test_what_is_chosen_and_said(folder, monkeypatch, capsys, asked, bf16_s, chosen):
-    monkeypatch.setattr(precision, "product_seconds", bf16_takes(bf16_s))
+    monkeypatch.setattr(model, "product_seconds", bf16_takes(bf16_s))
     found = with_measured_precision(dgl_gt.load(folder / "parts1"), CONFIG.changed(precision=asked))
     assert found == CONFIG.changed(precision=chosen)
     said = capsys.readouterr().err
@@ -36,7 +36,7 @@ def test_what_is_chosen_and_said(folder, monkeypatch, capsys, asked, bf16_s, cho
 
 
 def test_what_needs_no_word(folder, monkeypatch, capsys):
-    monkeypatch.setattr(precision, "product_seconds", bf16_takes(0.5))
+    monkeypatch.setattr(model, "product_seconds", bf16_takes(0.5))
     sg = dgl_gt.load(folder / "parts1")
     for asked in ("bf16", "fp32"):
         assert with_measured_precision(sg, CONFIG.changed(precision=asked)).precision == asked
@@ -53,7 +53,7 @@ def test_the_products_that_are_timed(folder):
 
 def on_rank(rank, shards):
     """Rank 0 finds bfloat16 faster, and rank 1 slower."""
-    precision.product_seconds = bf16_takes((0.5, 1.5)[rank])
+    model.product_seconds = bf16_takes((0.5, 1.5)[rank])
     sg = dgl_gt.load(shards)
     return [train(sg, CONFIG.changed(precision=asked)).losses for asked in ("auto", "bf16")]
 
@@ -66,10 +66,10 @@ def test_ranks_agree(folder):
 def test_a_run_that_goes_on_keeps_its_precision(folder, tmp_path, monkeypatch):
     """Although this time the other one is faster."""
     sg, config = dgl_gt.load(folder / "parts1"), CONFIG.changed(precision="auto", checkpoint_every=1, epochs=3)
-    monkeypatch.setattr(precision, "product_seconds", bf16_takes(0.5))
+    monkeypatch.setattr(model, "product_seconds", bf16_takes(0.5))
     losses = train_and_save(sg, config, tmp_path / "run")[1].losses
     (tmp_path / "run" / "checkpoint-000002.safetensors").unlink(missing_ok=True)
-    monkeypatch.setattr(precision, "product_seconds", bf16_takes(1.5))
+    monkeypatch.setattr(model, "product_seconds", bf16_takes(1.5))
     assert train_and_save(sg, config.changed(epochs=4), tmp_path / "run", resume=True)[1].losses[:3] == losses
     assert read_config(tmp_path / "run" / "config.yaml").precision == "bf16"
     with pytest.raises(InputError, match="precision was 'bf16' and is now 'fp32'"):

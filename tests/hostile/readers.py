@@ -36,7 +36,7 @@ def readers() -> dict:
     from dgl_gt.partition import load_graph, read_manifest, verify
     from dgl_gt.partition.shards.dgl_import import import_dgl
     from dgl_gt.plan import read_profile
-    from dgl_gt.run_files.prediction_check import compare_with_prediction
+    from dgl_gt.run_files.run_record import compare_with_prediction
     from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE, read_bytes
     from dgl_gt.train.config import read_config
     from dgl_gt.train.saved_model import load_model

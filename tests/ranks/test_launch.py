@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.ranks import launch, started_ranks
+from dgl_gt.ranks import launch
+from dgl_gt.ranks.launch import StartedRank, first_failure
 from dgl_gt.ranks.launcher_link import Failure
-from dgl_gt.ranks.started_ranks import StartedRank, first_failure
 
 # ---- ranks of a few words of shell: what is made of their ends ----------------------------------------------------
 
@@ -34,8 +34,8 @@ CLINGS = "trap '' TERM; sleep 600 & wait; wait;"
 @pytest.fixture
 def started(monkeypatch):
     """A function: a shell script a rank -> the ranks, which are ended with the test."""
-    monkeypatch.setattr(started_ranks, "_CAUSE_WAIT_S", 0.5)
-    monkeypatch.setattr(started_ranks, "_END_WAIT_S", 0.5)
+    monkeypatch.setattr(launch, "_CAUSE_WAIT_S", 0.5)
+    monkeypatch.setattr(launch, "_END_WAIT_S", 0.5)
     ranks, ends = [], []
 
     def start(*scripts):
@@ -58,8 +58,8 @@ def started(monkeypatch):
 
 
 def outcome(ranks, timeout=None):
-    started_ranks.watch(ranks, lambda: False, timeout)
-    started_ranks.end_all(ranks)
+    launch.watch(ranks, lambda: False, timeout)
+    launch.end_all(ranks)
     assert all(each.has_ended for each in ranks)
     return first_failure(ranks)
 
@@ -100,8 +100,8 @@ def test_of_a_mistake_that_all_ranks_find_the_first_ranks_words_are_shown(starte
 def test_what_the_launcher_ends_is_no_failure(started):
     ranks = started(WAITS, CLINGS)
     time.sleep(0.2)  # until the trap is set
-    started_ranks.watch(ranks, lambda: True)
-    started_ranks.end_all(ranks)
+    launch.watch(ranks, lambda: True)
+    launch.end_all(ranks)
     assert ranks[1].process.returncode == -signal.SIGKILL
     assert first_failure(ranks) is None
 
@@ -115,29 +115,29 @@ def test_a_rank_that_writes_the_model_is_given_time_to_finish(started, tmp_path)
         ranks[0].update()
     timer = threading.Timer(1.5, release.touch)
     timer.start()
-    started_ranks.end_all(ranks)
+    launch.end_all(ranks)
     assert ranks[0].process.returncode == 0
     timer.join()
 
 
 def test_a_rank_that_writes_twice_is_given_the_whole_time_for_each(started, monkeypatch):
     """A checkpoint, and then, when it is asked to stop, the best model; a frozen rank is killed in the end."""
-    monkeypatch.setattr(started_ranks, "_WRITE_WAIT_S", 2.0)
-    monkeypatch.setattr(started_ranks, "_END_WAIT_S", 0.5)
+    monkeypatch.setattr(launch, "_WRITE_WAIT_S", 2.0)
+    monkeypatch.setattr(launch, "_END_WAIT_S", 0.5)
     writing = say(state="writing")
     again = f"finish() {{ {writing} sleep 1.8; exit 0; }}; trap finish TERM; {writing} sleep 1.5; {JOINED} {WAITS} wait"
     ranks = started(again, writing + "trap '' TERM; kill -STOP $$")
     while any(each.state != "writing" for each in ranks):
         for each in ranks:
             each.update()
-    started_ranks.end_all(ranks[:1])
+    launch.end_all(ranks[:1])
     assert ranks[0].process.returncode == 0
-    started_ranks.end_all(ranks[1:])
+    launch.end_all(ranks[1:])
     assert ranks[1].process.returncode == -signal.SIGKILL
 
 
 def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
-    monkeypatch.setattr(started_ranks, "LATE_AFTER_S", 0.1)
+    monkeypatch.setattr(launch, "LATE_AFTER_S", 0.1)
     joining = say(state="joining")
     ranks = started(joining + WAITS, WAITS)
     with pytest.raises(InputError, match=r"^rank 1 \(process \d+\) has not joined after 0.6 s"):
@@ -146,7 +146,7 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
         f"dgl-gt: rank 1 (process {ranks[1].process.pid}) has not joined after 0 s; still waiting "
         "(--timeout SECONDS sets a limit)\n"
     )
-    started_ranks.end_all(ranks)
+    launch.end_all(ranks)
 
 
 @pytest.mark.parametrize(
@@ -251,29 +251,29 @@ def test_ranks_may_finish_what_they_do_when_asked_to_stop(started):
     ranks = started(FINISHES, IGNORES)
     while any(each.state != "joined" for each in ranks):
         ranks[0].update(), ranks[1].update()
-    started_ranks.ask_to_stop(ranks, [signal.SIGINT])
+    launch.ask_to_stop(ranks, [signal.SIGINT])
     assert ranks[0].process.returncode == 130 and not ranks[1].has_ended
-    started_ranks.end_all(ranks)
+    launch.end_all(ranks)
 
 
 def test_a_second_signal_does_not_wait_for_them(started, monkeypatch, capsys):
-    monkeypatch.setattr(started_ranks, "SAME_STOP_S", 0.2)
+    monkeypatch.setattr(launch, "SAME_STOP_S", 0.2)
     ranks, signals = started(IGNORES), [signal.SIGINT]
     while ranks[0].state != "joined":
         ranks[0].update()
     timer = threading.Timer(0.8, signals.append, [signal.SIGINT])
     timer.start()
-    started_ranks.ask_to_stop(ranks, signals)
+    launch.ask_to_stop(ranks, signals)
     assert not ranks[0].has_ended and len(signals) == 2
     assert capsys.readouterr().err == "dgl-gt: waiting for the ranks to stop; a second signal ends them at once\n"
-    started_ranks.end_all(ranks)
+    launch.end_all(ranks)
 
 
 def test_ranks_that_take_too_long_for_a_scheduler_are_not_waited_for(started, monkeypatch):
-    monkeypatch.setattr(started_ranks, "_STOP_WAIT_S", 0.5)
+    monkeypatch.setattr(launch, "_STOP_WAIT_S", 0.5)
     ranks = started("trap '' TERM; " + JOINED + "sleep 600 & wait; wait")
     while ranks[0].state != "joined":
         ranks[0].update()
-    started_ranks.ask_to_stop(ranks, [signal.SIGTERM])
+    launch.ask_to_stop(ranks, [signal.SIGTERM])
     assert not ranks[0].has_ended
-    started_ranks.end_all(ranks)
+    launch.end_all(ranks)

@@ -18,7 +18,7 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, load_graph, partition
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.train import load_model, predict, read_config
-from dgl_gt.train.predictions import write_predictions
+from dgl_gt.train.saved_model import write_predictions
 from dgl_gt.train.summary import final_table
 from dgl_gt.train.tasks.node_classification import NodeClasses
 

@@ -15,9 +15,8 @@ from html_page import Page
 from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import from_edges
-from dgl_gt.partition.report.counts import count_shards
 from dgl_gt.partition.report.pages import percent, seconds, short
-from dgl_gt.partition.report.write import page, write_report
+from dgl_gt.partition.report.write import count_shards, page, write_report
 
 
 @pytest.fixture(scope="module")

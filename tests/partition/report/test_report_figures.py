@@ -11,8 +11,7 @@ from safetensors.numpy import load_file
 
 from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.graph import from_edges
-from dgl_gt.partition.report.counts import count_shards
-from dgl_gt.partition.report.write import write_report
+from dgl_gt.partition.report.write import count_shards, write_report
 
 
 def networkx_graph(graph):

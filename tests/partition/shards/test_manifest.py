@@ -18,8 +18,7 @@ from dgl_gt.partition.cuts.edge_cut import EdgeCut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import default_costs
-from dgl_gt.partition.report.counts import count_shards
-from dgl_gt.partition.report.write import page
+from dgl_gt.partition.report.write import count_shards, page
 from dgl_gt.partition.shards import manifest as manifest_module
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import Layout, choose_cut
