@@ -20,9 +20,7 @@ from dgl_gt.structure import CSC
 from dgl_gt.torch_internals import has_hooks
 
 from .dropout import DropoutSite, begin_pass, check_probability
-from .recomputed import is_recomputed, linear_of_norm
-
-NormedFrom = tuple[Tensor, nn.Module]  # rows, and the norm that is applied to them
+from .recomputed import Normed, is_norm, linear_of_norm, may_recompute
 
 
 def is_plain(projection: nn.Module) -> bool:
@@ -220,24 +218,26 @@ class BiasedMHA(EdgeAttention):
         attended = attend_all(qkv, attn_bias, attn_mask, self.attn_bias_type == "mul", dropout_p)
         return self.out_proj(attended.flatten(2))
 
-    def _along_edges(self, graph, feat, attn_bias=None, *, normed_from: NormedFrom | None = None) -> Tensor:
-        """Compute the call on a graph. With ``normed_from``, ``feat`` is that norm of those rows, and need not be kept."""
+    def _along_edges(self, graph, feat, attn_bias=None, *, of: Normed | None = None) -> Tensor:
+        """Compute the call on a graph. ``of`` says what ``feat`` was made of, so that backward need not keep it."""
         self._check(feat, attn_bias)
         seeded = begin_pass(self, graph, feat)
 
         def project(h: Tensor, which: str) -> Tensor:
-            source = normed_from if h is feat and normed_from and is_recomputed(normed_from[1]) else None
-            return self._project(h, which, has_head_minor_kernel(self.num_heads, self.head_dim, h), source)
+            is_known = of is not None and h is of.normed and is_norm(of.norm) and may_recompute()
+            return self._project(
+                h, which, has_head_minor_kernel(self.num_heads, self.head_dim, h), of if is_known else None
+            )
 
         return self._output(seeded.view.attend(feat, project, bias=attn_bias, dropout=self._dropout(seeded)))
 
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
 
-    def _project(self, h: Tensor, which: str, head_minor: bool = False, source: NormedFrom | None = None) -> Tensor:
+    def _project(self, h: Tensor, which: str, head_minor: bool = False, of: Normed | None = None) -> Tensor:
         """Project rows with one matrix product for all projections, and therefore one in backward.
 
-        With a ``source``, ``h`` is that norm of those rows. Head-minor rows come from the same weights in another order,
+        With ``of``, ``h`` is its normed rows. Head-minor rows come from the same weights in another order,
         which costs nothing for each row.
         """
         projections = [getattr(self, f"{letter}_proj") for letter in which]
@@ -253,7 +253,7 @@ class BiasedMHA(EdgeAttention):
             weight = joined([projection.weight for projection in projections])
             bias = None if projections[0].bias is None else joined([each.bias for each in projections]).flatten()
             flat = weight.flatten(0, 2)
-            rows = linear_of_norm(*source, flat, bias) if source else functional.linear(h, flat, bias)
+            rows = functional.linear(h, flat, bias) if of is None else linear_of_norm(of.rows, of.norm, flat, bias, h)
             rows = rows.unflatten(1, weight.shape[:3])
             rows = rows.transpose(2, 3) if head_minor else rows
         return rows.squeeze(1) if len(which) == 1 else rows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import torch
@@ -119,10 +121,19 @@ class FeatureDropout(DropoutSite, nn.Dropout):
         """Drop features of ``h``, (rows, C), the first rows that the view attends; without a view, as ``nn.Dropout``."""
         if seeded is None:
             return super().forward(h)
+        return self.mask(seeded, len(h))(h)
+
+    def mask(self, seeded: SeededView, rows: int) -> Callable[[Tensor], Tensor]:
+        """Return what drops the features of this many rows, with one mask whenever it is called."""
         if not self.drops:
-            return h
+            return _unchanged
         ids = seeded.view.node_ids
-        return keyed_dropout(h, self.p, seeded.seeds[self], None if ids is None else leading_rows(ids, len(h)))
+        ids = None if ids is None else leading_rows(ids, rows)
+        return partial(keyed_dropout, p=self.p, seed=seeded.seeds[self], ids=ids)
+
+
+def _unchanged(rows: Tensor) -> Tensor:
+    return rows
 
 
 class RowSequential(nn.Sequential):

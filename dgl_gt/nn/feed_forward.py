@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dgl_gt.torch_internals import has_hooks
+
 from .dropout import FeatureDropout, RowSequential
-from .recomputed import is_recomputed, linear_of_activation, linear_of_norm
+from .recomputed import is_activation, is_linear, is_norm, linear_of_activation, linear_of_norm, may_recompute
 
 
 def make_activation(activation: str | nn.Module) -> nn.Module:
@@ -42,13 +43,19 @@ class FeedForward(RowSequential):
     def forward(self, h: Tensor, seeded=None, norm: nn.Module | None = None) -> Tensor:
         """Run the network on ``norm(h)``, or on ``h``."""
         norm = nn.Identity() if norm is None else norm
-        parts: list[Any] = list(self)
-        if seeded is None or len(parts) < 5 or not is_recomputed(norm, parts[0], parts[1], parts[3]):
+        if seeded is None or not (may_recompute() and is_norm(norm) and self._is_recomputable()):
             return super().forward(norm(h), seeded)
+        parts: Any = self
         first, activation, dropout, second, last = parts
         inner = linear_of_norm(h, norm, first.weight, first.bias)
-        drop = partial(dropout, seeded=seeded) if dropout.drops else nn.Identity()
+        drop = dropout.mask(seeded, len(h))
         return last(linear_of_activation(inner, activation, drop, second.weight, second.bias), seeded)
+
+    def _is_recomputable(self) -> bool:
+        """Whether the parts are as :func:`feed_forward` has made them, with an activation that backward knows."""
+        if len(self) != 5 or not all(type(self[place]) is FeatureDropout for place in (2, 4)) or has_hooks(self[2]):
+            return False
+        return is_linear(self[0]) and is_activation(self[1]) and is_linear(self[3])
 
 
 def feed_forward(width: int, hidden: int, activation: str | nn.Module, dropout: float) -> FeedForward:

@@ -13,10 +13,10 @@ from dgl_gt.exchange.local import leading_rows
 from dgl_gt.exchange.view import SeededView
 from dgl_gt.model_config import OPTION_VALUES, TRANSFORMER_RESIDUALS
 from dgl_gt.partition.errors import check_flags, check_one_of
+from dgl_gt.torch_internals import has_hooks
 
 from .attention import (
     BiasedMHA,
-    NormedFrom,
     check_batch,
     check_features,
     check_heads,
@@ -27,9 +27,10 @@ from .attention import (
 from .batch_norm import NORM_MODULES, BatchNorm, normalise
 from .dropout import FeatureDropout, begin_pass
 from .edge_features import EdgeUpdate
-from .feed_forward import feed_forward
+from .feed_forward import FeedForward, feed_forward
 from .gat import GATConv
 from .graph_conv import GraphConv
+from .recomputed import Normed, is_norm
 
 Aggregation = BiasedMHA | GATConv | GraphConv
 _NORM_OF = {"gcn": "both", "mean": "right"}
@@ -69,16 +70,16 @@ def make_aggregation(
 
 
 def aggregate(
-    module: Aggregation, seeded: SeededView, rows: Tensor, attn_bias=None, normed_from: NormedFrom | None = None
+    module: Aggregation, seeded: SeededView, rows: Tensor, attn_bias=None, of: Normed | None = None
 ) -> Tensor:
     """Run a module of :func:`make_aggregation` on the rows that a view attends; (N_dst, feat_size).
 
-    ``normed_from`` says which norm of which rows these are; then backward need not keep them. Raises ``ValueError`` if a
-    module other than :class:`BiasedMHA` is given a bias.
+    ``of`` says which norm of which rows these are; then backward need not keep them. Raises ``ValueError`` if a module
+    other than :class:`BiasedMHA` is given a bias.
     """
     if isinstance(module, BiasedMHA):
         is_ours = type(module).forward is BiasedMHA.forward
-        return module(seeded, rows, attn_bias, **({"normed_from": normed_from} if is_ours else {}))
+        return module(seeded, rows, attn_bias, **({"of": of} if is_ours else {}))
     if attn_bias is not None:
         raise ValueError("attn_bias needs the score 'dot'; leave it out, or make the model with score='dot'")
     return module.aggregate(seeded if isinstance(module, GATConv) else seeded.view, rows)
@@ -225,8 +226,8 @@ class GraphTransformerLayer(nn.Module):
         view = seeded.view
         feat = view.source_rows(feat)
         rows = normalise(self.attn_layer_norm, feat, view) if self.norm_first else feat
-        normed_from = (feat, self.attn_layer_norm) if self.norm_first else None
-        attended = aggregate(self.attn, seeded, rows, self._bias(attn_bias, edge), normed_from)
+        of = Normed(rows, feat, self.attn_layer_norm) if self.norm_first else None
+        attended = aggregate(self.attn, seeded, rows, self._bias(attn_bias, edge), of)
         h = self._after(attended, leading_rows(feat, view.num_dst), seeded)
         if self.edge_update is None:
             return h
@@ -241,10 +242,15 @@ class GraphTransformerLayer(nn.Module):
             h = normalise(self.attn_layer_norm, h, view)
         if self.ffn is None:
             return h
-        if self.norm_first and isinstance(self.ffn_layer_norm, BatchNorm):
-            return h + self.ffn(self.ffn_layer_norm(h, view), seeded)
-        if self.norm_first:
+        if (
+            self.norm_first
+            and type(self.ffn) is FeedForward
+            and is_norm(self.ffn_layer_norm)
+            and not has_hooks(self.ffn)
+        ):
             return h + self.ffn(h, seeded, self.ffn_layer_norm)
+        if self.norm_first:
+            return h + self.ffn(normalise(self.ffn_layer_norm, h, view), seeded)
         return normalise(self.ffn_layer_norm, h + self.ffn(h, seeded), view)
 
     def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:

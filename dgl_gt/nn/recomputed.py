@@ -6,6 +6,7 @@ Such rows take as much memory as those that they are made of, which backward nee
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,91 +14,126 @@ from torch.nn import functional
 
 from dgl_gt.torch_internals import has_hooks, is_transformed
 
-_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.Identity)
+
+class Normed(NamedTuple):
+    """Rows after a norm, and what they were made of."""
+
+    normed: Tensor
+    rows: Tensor
+    norm: nn.Module
 
 
-def is_recomputed(*modules: nn.Module) -> bool:
-    """Whether backward may compute the results of these modules again: norms of rows, ReLU, GELU and linear layers.
+def may_recompute() -> bool:
+    """Whether a backward pass may follow in which this package decides; torch.compile and ``torch.func`` do so themselves."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transformed()
 
-    Modules with hooks run as they are, and so do all within ``torch.func``; in torch.compile the compiler decides.
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a norm of rows whose result backward can compute again."""
+    return type(module) in (nn.LayerNorm, nn.RMSNorm, nn.Identity) and _runs_as_it_is(module)
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module is an activation whose result backward can compute again."""
+    is_in_place = getattr(module, "inplace", False)
+    return type(module) in (nn.ReLU, nn.GELU) and not is_in_place and _runs_as_it_is(module)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear layer without more to it."""
+    return type(module) is nn.Linear and _runs_as_it_is(module)
+
+
+def _runs_as_it_is(module: nn.Module) -> bool:
+    """Whether a user has put neither a hook nor another forward on a module."""
+    return not has_hooks(module) and "forward" not in vars(module)
+
+
+def linear_of_norm(
+    rows: Tensor, norm: nn.Module, weight: Tensor, bias: Tensor | None, normed: Tensor | None = None
+) -> Tensor:
+    """``linear(norm(rows), weight, bias)`` for rows (n, C), of which backward keeps ``rows``.
+
+    ``normed`` is ``norm(rows)``, where that is known.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed():
-        return False
-    kinds = (*_NORMS, nn.ReLU, nn.GELU, nn.Linear)
-    return all(type(each) in kinds and not has_hooks(each) for each in modules)
-
-
-def linear_of_norm(h: Tensor, norm: nn.Module, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``linear(norm(h), weight, bias)`` for rows (n, C), of which backward keeps ``h``."""
-    return _OfNorm.apply(h, norm, weight, bias, *norm.parameters())
+    kind = type(norm), getattr(norm, "normalized_shape", None), getattr(norm, "eps", None)
+    of_norm = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    return _OfNorm.apply(rows, kind, None if normed is None else normed.detach(), weight, bias, *of_norm)
 
 
 def linear_of_activation(
-    h: Tensor, activation: nn.Module, drop: Callable[[Tensor], Tensor], weight: Tensor, bias: Tensor | None
+    rows: Tensor, activation: nn.Module, drop: Callable[[Tensor], Tensor], weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """``linear(drop(activation(h)), weight, bias)`` for rows (n, C), of which backward keeps ``h``.
+    """``linear(drop(activation(rows)), weight, bias)`` for rows (n, C), of which backward keeps ``rows``.
 
     ``drop`` multiplies by a mask that is the same in every call, so it is its own derivative.
     """
-    return _OfActivation.apply(h, activation, drop, weight, bias)
+    return _OfActivation.apply(rows, activation, drop, weight, bias)
 
 
 class _OfNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h, norm, weight, bias, *of_norm):
-        ctx.save_for_backward(h, weight, *of_norm)
-        ctx.norm = norm
-        return functional.linear(norm(h), weight, bias)
+    def forward(ctx, rows, kind, normed, weight, bias, *of_norm):
+        ctx.save_for_backward(rows, weight, *of_norm)
+        ctx.kind, ctx.autocast = kind, _autocast_of(rows)
+        return functional.linear(_norm(kind, rows, *of_norm) if normed is None else normed, weight, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        h, weight, *of_norm = ctx.saved_tensors
-        norm, has_bias = ctx.norm, ctx.needs_input_grad[3]
-        if isinstance(norm, nn.LayerNorm):
-            settings = norm.normalized_shape, norm.weight, norm.bias
-            normed, *statistics = torch.native_layer_norm(h, *settings, norm.eps)
-            of_weight, of_bias = _of_parameters(grad, normed, weight, has_bias)
-            del normed  # before the gradient of its size
-            grad = (grad @ weight.to(grad.dtype)).to(h.dtype)
-            wanted = [True, *(each is not None for each in settings[1:])]
-            of_h, *found = torch.ops.aten.native_layer_norm_backward(
-                grad, h, settings[0], *statistics, *settings[1:], wanted
-            )
-            return of_h, None, of_weight, of_bias, *(each for each in found if each is not None)
-        with torch.enable_grad():
-            rows = h.detach().requires_grad_()
-            normed = norm(rows)
-        of_weight, of_bias = _of_parameters(grad, normed.detach(), weight, has_bias)
-        trained = [each for each in of_norm if each.requires_grad]
-        grad = (grad @ weight.to(grad.dtype)).to(normed.dtype)
-        of_h, *found = torch.autograd.grad(normed, [rows, *trained], grad)
-        of_trained = iter(found)
-        return of_h, None, of_weight, of_bias, *(next(of_trained) if each.requires_grad else None for each in of_norm)
+        rows, weight, *of_norm = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        leaves = [each if each is None else each.detach().requires_grad_() for each in (rows, *of_norm)]
+        with torch.enable_grad(), torch.autocast(**ctx.autocast):
+            normed = _norm(ctx.kind, *leaves)
+        of_weight, of_bias = _of_parameters(grad, normed.detach, weight, wanted[3:5])
+        places = [place for place, index in enumerate((0, 5, 6)) if wanted[index]]
+        found = [None] * 3
+        if places:
+            upstream = (grad @ weight.to(grad.dtype)).to(normed.dtype)
+            for place, each in zip(places, torch.autograd.grad(normed, [leaves[place] for place in places], upstream)):
+                found[place] = each
+        return found[0], None, None, of_weight, of_bias, *found[1:]
 
 
 class _OfActivation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h, activation, drop, weight, bias):
-        ctx.save_for_backward(h, weight)
+    def forward(ctx, rows, activation, drop, weight, bias):
+        ctx.save_for_backward(rows, weight)
         ctx.parts = activation, drop
-        return functional.linear(drop(activation(h)), weight, bias)
+        return functional.linear(drop(activation(rows)), weight, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        h, weight = ctx.saved_tensors
+        rows, weight = ctx.saved_tensors
         activation, drop = ctx.parts
-        of_weight, of_bias = _of_parameters(grad, drop(activation(h)), weight, ctx.needs_input_grad[4])
+        of_weight, of_bias = _of_parameters(grad, lambda: drop(activation(rows)), weight, ctx.needs_input_grad[3:])
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, of_weight, of_bias
         grad = drop(grad @ weight.to(grad.dtype))
         if isinstance(activation, nn.GELU):
-            grad = torch.ops.aten.gelu_backward(grad, h, approximate=activation.approximate)
+            grad = torch.ops.aten.gelu_backward(grad, rows, approximate=activation.approximate)
         else:
-            grad = torch.ops.aten.threshold_backward(grad, h, 0)
+            grad = torch.ops.aten.threshold_backward(grad, rows, 0)
         return grad, None, None, of_weight, of_bias
 
 
-def _of_parameters(grad: Tensor, rows: Tensor, weight: Tensor, has_bias: bool) -> tuple[Tensor, Tensor | None]:
-    """The gradients of a projection's weight and bias."""
-    of_bias = grad.sum(0).to(weight.dtype) if has_bias else None
-    return (grad.T @ rows.to(grad.dtype)).to(weight.dtype), of_bias
+def _norm(kind: tuple, rows: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """What a norm of this class, shape and epsilon makes of rows."""
+    module, shape, eps = kind
+    if module is nn.LayerNorm:
+        return functional.layer_norm(rows, shape, weight, bias, eps)
+    return functional.rms_norm(rows, shape, weight, eps) if module is nn.RMSNorm else rows
+
+
+def _autocast_of(rows: Tensor) -> dict:
+    """The state of autocast for a device, as arguments of ``torch.autocast``."""
+    kind = rows.device.type
+    return {"device_type": kind, "dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind)}
+
+
+def _of_parameters(grad: Tensor, make_rows: Callable[[], Tensor], weight: Tensor, wanted) -> tuple:
+    """The gradients of a projection's weight and bias, of those that are wanted."""
+    of_weight = (grad.T @ make_rows().to(grad.dtype)).to(weight.dtype) if wanted[0] else None
+    return of_weight, grad.sum(0).to(weight.dtype) if wanted[1] else None

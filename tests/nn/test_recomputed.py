@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
@@ -12,6 +13,16 @@ NODES, WIDTH = 300, 32
 EDGES = torch.randint(0, NODES, (2, 2000), generator=torch.Generator().manual_seed(0))
 GRAPH = dgl_gt.csc(EDGES, num_nodes=NODES)
 FEAT = torch.randn(NODES, 8, generator=torch.Generator().manual_seed(1))
+
+
+class CountingProducts(TorchDispatchMode):
+    """Counts matrix products."""
+
+    products = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.products += function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return function(*args, **(kwargs or {}))
 
 
 def make(**options):
@@ -99,7 +110,51 @@ def with_one_projection(layer):
     layer.ffn[0] = layer.ffn[3] = nn.Linear(WIDTH, WIDTH)
 
 
-@pytest.mark.parametrize("change", [without_biases, with_plain_norms, with_one_norm, with_one_projection])
+def with_no_activation(layer):
+    layer.ffn[1] = nn.Identity()
+
+
+def with_a_normed_activation(layer):
+    layer.ffn[1] = nn.LayerNorm(64)
+
+
+def with_other_dropouts(layer):
+    layer.ffn[2], layer.ffn[4] = nn.Identity(), nn.Identity()
+
+
+def with_more_parts(layer):
+    layer.ffn.append(nn.Tanh())
+
+
+def with_an_own_forward(layer):
+    first = layer.ffn[0]
+    first.forward = lambda x: 2 * nn.functional.linear(x, first.weight, first.bias)
+
+
+def with_an_own_network(layer):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, h, seeded):
+            return self.linear(h)
+
+    layer.ffn = Own()
+
+
+def with_a_hook_that_changes_rows(layer):
+    layer.attn.register_forward_pre_hook(lambda _, given: (given[0], given[1] * 0.5, *given[2:]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(without_biases, with_plain_norms, with_one_norm, with_one_projection, with_a_normed_activation),
+        *(with_no_activation, with_other_dropouts, with_more_parts, with_an_own_forward, with_an_own_network),
+        with_a_hook_that_changes_rows,
+    ],
+)
 def test_layers_that_a_user_has_changed(change):
     model, other = make(), make()
     for each in (model, other):
@@ -109,6 +164,53 @@ def test_layers_that_a_user_has_changed(change):
     found, expected = run(model), run(kept(other))
     assert torch.equal(found["out"], expected["out"])
     same_gradients(found, expected)
+
+
+def test_a_model_that_is_evaluated_before_backward():
+    found, expected = {}, {}
+    for model, into in ((make(), found), (kept(make()), expected)):
+        loss = model(GRAPH, FEAT).square().sum()
+        model.eval()
+        loss.backward()
+        into.update({name: each.grad for name, each in model.named_parameters()})
+    same_gradients(found, expected)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_parameters_that_are_given_for_a_call(norm):
+    found, expected = {}, {}
+    for model, into in ((make(norm=norm), found), (kept(make(norm=norm)), expected)):
+        others = {name: (1.5 * each.detach()).requires_grad_() for name, each in model.named_parameters()}
+        torch.func.functional_call(model, others, (GRAPH, FEAT)).square().sum().backward()
+        into.update({name: each.grad for name, each in others.items()})
+        assert all(each.grad is None for each in model.parameters())
+    same_gradients(found, expected)
+
+
+def test_an_activation_in_place_and_a_graph_that_is_kept():
+    model = make()
+    for layer in model.layers:
+        layer.ffn[1] = nn.ReLU(inplace=True)
+    loss = model(GRAPH, FEAT).square().sum()
+    loss.backward(retain_graph=True)
+    first = {name: each.grad.clone() for name, each in model.named_parameters()}
+    loss.backward()
+    same_gradients({name: each.grad for name, each in model.named_parameters()}, {k: 2 * v for k, v in first.items()})
+
+
+def test_weights_that_do_not_train_cost_no_product():
+    model = make()
+    for parameter in model.layers.parameters():
+        parameter.requires_grad_(False)
+    with CountingProducts() as counted:
+        run(model)
+    for parameter in model.layers.parameters():
+        parameter.requires_grad_(True)
+    with CountingProducts() as of_all:
+        run(model)
+    assert of_all.products - counted.products == 4 * len(
+        model.layers
+    )  # q, k and v in one; out_proj; two of the network
 
 
 def test_a_step_takes_a_fifth_less():
