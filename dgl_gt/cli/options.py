@@ -114,8 +114,7 @@ def load_shards(args, strategy: str | None, depth: int):
     """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
     from dgl_gt import load
 
-    keeps = getattr(args, "rank_memory", None) is None
-    return load(args.directory, strategy, depth, overlap=args.overlap, timeout_s=args.timeout, keep_freed_memory=keeps)
+    return load(args.directory, strategy, depth, overlap=args.overlap, timeout_s=args.timeout)
 
 
 def positive_integer(text: str) -> int:

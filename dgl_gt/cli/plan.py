@@ -26,7 +26,7 @@ from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
-from dgl_gt.partition.system.allocator import memory_factor
+from dgl_gt.partition.system.allocator import memory_factor_of_ranks
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
@@ -133,7 +133,7 @@ def _plan(args, command: argparse.ArgumentParser):
     config = config_of(args, _OF_CONFIG)
     profile = read_profile(args.profile, args.preset)
     if profile.kind == "default":
-        profile = msgspec.structs.replace(profile, memory_factor=memory_factor(keeps_memory=args.rank_memory is None))
+        profile = msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks(args.rank_memory is None))
     if args.search_policy:
         return _search(args, config, profile)
     policy = policy_of(config.changed(policy=args.policy)) if args.policy else Policy()

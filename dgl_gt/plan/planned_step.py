@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import lru_cache, partial
 
+import msgspec
 import numpy as np
 import torch
 
@@ -17,6 +18,7 @@ from dgl_gt.partition.figures.profile import read_profile
 from dgl_gt.partition.figures.strategies import CHOICES, counts_of_parts, default_strategy, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.memory import available_memory_bytes
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig, policy_of
@@ -191,6 +193,8 @@ def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
 
 def _what_fits(directory, figures: Figures, traces, available: int, policy: Policy) -> str:
     cuts, profile = [(str(directory), figures)], read_profile(None, None)
+    if not torch.cuda.is_available():
+        profile = msgspec.structs.replace(profile, memory_factor=memory_factor())
     try:
         if policy.is_exact or figures.parts == 1:
             choice = choose(cuts, traces, profile, rank_memory=available).choice

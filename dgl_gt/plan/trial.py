@@ -57,7 +57,7 @@ def load_fastest(
     with comm.together():  # another cut may be missing on one rank only
         config = with_measured_precision(sg, config)
         if sg.device.type == "cpu":
-            profile = msgspec.structs.replace(profile, memory_factor=memory_factor(keeps_memory=rank_memory is None))
+            profile = msgspec.structs.replace(profile, memory_factor=memory_factor())
         candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth, factory)
     del sg
     trials = [_run_trial(each, config, options, factory) for each in candidates]
@@ -65,7 +65,9 @@ def load_fastest(
     chosen = candidates[comm.broadcast_object(fastest)]
     return (
         _load(chosen, options),
-        config.changed(activation_checkpoint=chosen.activation_checkpoint),
+        config.changed(
+            activation_checkpoint=chosen.activation_checkpoint, strategy=chosen.strategy, depth=chosen.depth
+        ),
         PlanOfRun(plan["choice"], chosen.title, chosen, plan["profile"], plan["model"], trials),
     )
 

@@ -57,8 +57,9 @@ def run_on_ranks(
     ``arguments`` are those of this ``dgl-gt`` command, ``ranks()`` gives the number of ranks to start, and ``nproc`` is
     what the user asked for. Ranks have an ``allocator``, see :mod:`dgl_gt.partition.system.allocator`; glibc's keeps freed
     memory for the next tensor, or gives it back to the system. Ranks wait for each other to join for ``timeout`` seconds, by
-    default without a limit. ``memory_advice()`` says what was predicted and what to change where a rank runs out of memory. Ranks that fail for a reason that may pass start again, at most
-    ``max_restarts`` times. Returns the result of ``work()`` on rank 0; elsewhere an exit code.
+    default without a limit. ``memory_advice()`` says what was predicted and what to change where a rank runs out of
+    memory. Ranks that fail for a reason that may pass start again, at most ``max_restarts`` times. Returns the result of
+    ``work()`` on rank 0; elsewhere an exit code.
     """
     launcher = find_launcher()
     if launcher is None:
@@ -160,8 +161,10 @@ def _may_pass(failure: Failure) -> bool:
 @contextmanager
 def _started_ranks(arguments: list[str], ranks: int, environment: dict[str, str], restarts: int):
     """Start the ranks; give them as a list of :class:`StartedRank`."""
-    preloaded = {name: environment[name] for name in ("LD_PRELOAD",) if name in environment}  # with the user's own
-    environment = {**environment, **child_process.environment(), **preloaded, **_LOOPBACK}
+    preloaded = environment.get("LD_PRELOAD")  # with the user's own
+    environment = {**environment, **child_process.environment(), **_LOOPBACK}
+    if preloaded:
+        environment["LD_PRELOAD"] = preloaded
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(ranks)))
     started: list[StartedRank] = []
     with ExitStack() as stack:

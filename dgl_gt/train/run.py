@@ -79,7 +79,12 @@ def completed(sg: ShardedGraph, config: TrainConfig) -> TrainConfig:
 def _check_exchange(sg: ShardedGraph, config: TrainConfig) -> None:
     """Raise :class:`InputError` if the config names a strategy or a depth, and the graph has another one."""
     strategy, depth = config.exchange.choice
-    if strategy not in (None, AUTO) and strategy_of(strategy, CHOICES) != sg.strategy:
+    if strategy == AUTO:
+        raise InputError(
+            "strategy is auto, which `dgl-gt train` chooses before it loads the graph; in a script, load what "
+            "dgl_gt.plan.choose chooses, and leave it out of the config"
+        )
+    if strategy is not None and strategy_of(strategy, CHOICES) != sg.strategy:
         raise InputError(
             f"strategy is {strategy}, but the graph was loaded with {sg.strategy}; load it with {strategy}, or leave that out "
             "of the config"

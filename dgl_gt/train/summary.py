@@ -25,7 +25,7 @@ from .run_state import TrainHistory, TrainResult
 from .task_config import TITLES
 
 _PLAIN_LINES = 10
-_UNEVEN = 1.1  # times the mean of the ranks
+_UNEVEN, _LEAST_UNEVEN_S = 1.1, 0.1  # times the mean of the ranks; shorter steps vary by themselves
 _SCREEN = {"ncols": 100, "nrows": 20}  # of a terminal that does not know its size
 
 
@@ -202,7 +202,7 @@ def final_table(run: RunRecord) -> str:
 
 def _advice_for_uneven_ranks(compute_seconds: list[float]) -> str:
     slowest, mean = max(compute_seconds), statistics.fmean(compute_seconds)
-    if slowest < _UNEVEN * mean:
+    if slowest < max(_UNEVEN * mean, _LEAST_UNEVEN_S):
         return ""
     return (
         f"\n\nrank {compute_seconds.index(slowest)} computes {slowest / mean - 1:.0%} longer than the mean; parts are even on a "

@@ -149,7 +149,7 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
     _within("returned_edges", figures.returned_edges, figures.cut_edges)
     for name, count in figures.masked.items():
         _within(f"masked.{name}", count, figures.owned)
-    _same("hosts", [*manifest["hosts"]], [*map(str, host_sizes(parts))] if figures.cut == "edge" else [])
+    _same("hosts", sorted(manifest["hosts"]), sorted(map(str, host_sizes(parts))) if figures.cut == "edge" else [])
     for size, host in figures.hosts.items():
         halo, cut_edges = (each.reshape(-1, size).sum(axis=1) for each in (figures.copies_within(1), figures.cut_edges))
         _same(f"hosts.{size}.received_rows", host.received_rows.shape, (len(halo), len(halo)))

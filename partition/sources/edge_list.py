@@ -41,6 +41,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 _PADDED = re.compile(r"0[0-9]+")
 _MAYBE_PADDED = re.compile(r"0(?<![\w.+-]0)[0-9]")
 _LATE_QUOTE = r'(?m)(^|%s) *("(?:[^"\n]*(?:""[^"\n]*)*")?)'  # behind blanks, where loadtxt does not know it
+_LONGEST_NAME = 100  # of a column, as far as its kind is concerned
 _FEWEST_COUNTED = 2  # edges that a line of counts must announce, to be told from an edge
 
 
@@ -74,7 +75,7 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
     if table.header_note in coo.notes:
         warnings.warn(printable(table.header_note), SourceWarning, stacklevel=4)
     kinds = {name.lower(): cell.lower() for name, cell in zip(table.header or (), table.first_row)}
-    stems = {_COUNTER.sub("", each.lower()) for each in table.header or ()}
+    stems = {_COUNTER.sub("", each.lower()[:_LONGEST_NAME]) for each in table.header or ()}
     if table.width == len(stems) == 2 and coo.node_names is None and not any(_known_ends(table.header or [])):
         both = " and ".join(table.header or ())
         coo.notes += (f"{path.name}: {both} may be of two kinds; a number that is in both columns is one node",)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
 from dgl_gt.partition.errors import InputError, check_one_of
-
-from .signals import is_rank
 
 ALLOCATORS = ("auto", "jemalloc", "tcmalloc", "glibc")
 _ROOT = Path("/")
@@ -35,9 +34,15 @@ _KEEP = {
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
     },
 }
-_MEMORY_FACTORS = {"jemalloc": 1.13, "tcmalloc": 1.02, "glibc": 1.28}  # measured, see docs/benchmarks.md
+_MEMORY_FACTORS = {  # see docs/selector.md; mallopt cannot switch off the lists of small chunks
+    "jemalloc": 1.13,
+    "tcmalloc": 1.02,
+    "glibc": 1.28,
+    "glibc by mallopt": 2.4,
+}
 _GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # of glibc: a process takes little more than its tensors
 _M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1  # of mallopt
+_keeps_by_mallopt = False  # this process, see keep_for_reuse
 
 
 def environment_of_ranks(
@@ -45,26 +50,33 @@ def environment_of_ranks(
 ) -> dict[str, str]:
     """The variables with which ranks start, so that they have an allocator, one of :data:`ALLOCATORS`.
 
-    With ``keeps_memory`` false, glibc gives freed memory back to the system. A library that ``environ`` preloads stays;
-    where it is an allocator, ``auto`` means that one. ``InputError`` if the system does not have the one that is asked
-    for.
+    With ``keeps_memory`` false, glibc gives freed memory back to the system. Where ``environ`` preloads libraries,
+    ``auto`` leaves them alone, and another name comes before them. ``InputError`` if the system does not have the one that
+    is asked for.
     """
     check_one_of("allocator", asked, ALLOCATORS)
-    preloaded, found = environ.get("LD_PRELOAD", ""), {}
-    if asked == "auto":
-        asked = next((name for name in _LIBRARIES if name in preloaded), "auto")
-    for name in _LIBRARIES if asked == "auto" else {asked} & _LIBRARIES.keys():
-        path = None if name in preloaded else _find(name, environ, root)
-        if path or name in preloaded:
-            found = _KEEP[name] | ({"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} if path else {})
-            break
-        if asked == name:
-            raise InputError(
-                f"allocator is {name}, and {' or '.join(_LIBRARIES[name])} is not in {', '.join(_folders(environ))}; install it "
-                f"(apt install {_PACKAGES[name]}), or choose auto or glibc"
-            )
+    preloaded, theirs = environ.get("LD_PRELOAD", ""), _first_in(environ.get("LD_PRELOAD", ""))
     # glibc's settings do nothing to the others, and hold where the system does not preload them
-    return found | (_KEEP["glibc"] if keeps_memory else _GIVE_BACK)
+    usual = _KEEP["glibc"] if keeps_memory else _GIVE_BACK
+    if asked == "glibc" or asked == "auto" and preloaded and not theirs:
+        return usual
+    if theirs and asked in ("auto", theirs):
+        return _KEEP[theirs] | usual
+    for name in _LIBRARIES if asked == "auto" else (asked,):
+        if path := _find(name, environ, root):
+            return _KEEP[name] | {"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} | usual
+    if asked == "auto":
+        return usual
+    raise InputError(
+        f"allocator is {asked}, and {' or '.join(_LIBRARIES[asked])} is not in {', '.join(_folders(environ))}; install it "
+        f"(apt install {_PACKAGES[asked]}), or choose auto or glibc"
+    )
+
+
+def _first_in(preloaded: str) -> str:
+    """The first allocator among preloaded libraries, whose names stand between blanks or colons; empty without any."""
+    files = [os.path.basename(each) for each in re.split("[ :]", preloaded)]
+    return next((name for file in files for name in _LIBRARIES if file.startswith(f"lib{name}")), "")
 
 
 def _folders(environ: Mapping[str, str]) -> list[str]:
@@ -81,21 +93,28 @@ def _find(name: str, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
 
 
 def running_allocator() -> str:
-    """The allocator of this process: "jemalloc", "tcmalloc", or "glibc" where neither is loaded."""
+    """The allocator of this process: "jemalloc", "tcmalloc", or without them "glibc", or "system" where that is another."""
     try:
         loaded = Path("/proc/self/maps").read_text()
     except OSError:
-        return "glibc"
-    return next((name for name in _LIBRARIES if f"/lib{name}" in loaded), "glibc")
+        loaded = ""
+    first = _first_in(os.environ.get("LD_PRELOAD", ""))
+    name = next((each for each in (first, *_LIBRARIES) if each and f"/lib{each}" in loaded), "")
+    return name or ("glibc" if hasattr(ctypes.CDLL(None), "gnu_get_libc_version") else "system")
 
 
-def memory_factor(keeps_memory: bool = True) -> float:
-    """Bytes of a rank's process for each byte of its tensors, with the allocator of this rank, or else that of ranks here."""
+def memory_factor() -> float:
+    """Bytes of this process for each byte of its tensors."""
     name = running_allocator()
-    if name == "glibc" and not is_rank():
-        preloaded = environment_of_ranks().get("LD_PRELOAD", "")
-        name = next((each for each in _LIBRARIES if each in preloaded), name)
-    return _MEMORY_FACTORS[name] if keeps_memory or name != "glibc" else 1.0
+    if name == "glibc" and not set(_KEEP["glibc"]) <= set(os.environ):
+        return _MEMORY_FACTORS["glibc by mallopt"] if _keeps_by_mallopt else 1.0
+    return _MEMORY_FACTORS.get(name, 1.0)
+
+
+def memory_factor_of_ranks(keeps_memory: bool = True) -> float:
+    """The same of ranks that are started here."""
+    name = _first_in(environment_of_ranks().get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))) or running_allocator()
+    return 1.0 if name == "glibc" and not keeps_memory else _MEMORY_FACTORS.get(name, 1.0)
 
 
 def check_running(asked: str) -> None:
@@ -112,10 +131,11 @@ def check_running(asked: str) -> None:
 
 def keep_for_reuse() -> None:
     """Let glibc keep freed memory for the next tensor in this process, unless its settings are in the environment."""
-    is_set = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(
-        "GLIBC_TUNABLES", ""
-    )
+    global _keeps_by_mallopt
+    is_set = any(each.startswith("MALLOC_") for each in os.environ)
+    is_set = is_set or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     libc = ctypes.CDLL(None)
     if not is_set and running_allocator() == "glibc" and hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
+        _keeps_by_mallopt = True

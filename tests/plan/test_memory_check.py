@@ -37,6 +37,7 @@ def test_what_would_fit_is_named(shards, with_memory, monkeypatch):
     """Layers that are computed again need less; the process itself counts as nothing here."""
     real = planned_step.read_profile
     monkeypatch.setattr(planned_step, "read_profile", lambda *_: _without_process(real(None, None)))
+    monkeypatch.setattr(planned_step, "memory_factor", lambda: 1.0)
     sg, least = dgl_gt.load(shards), None
     for mib in (8, 4, 3, 2, 1.5, 1, 0.75, 0.5):
         with_memory(int(mib * 2**20))

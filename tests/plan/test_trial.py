@@ -190,7 +190,7 @@ def test_memory_depth_and_activation_checkpointing_are_kept(both, profile):
         choice = record["choice"]
         assert loaded[:3] == (choice["strategy"], choice["depth"], choice["cut"])
         assert loaded[3].activation_checkpoint == choice["activation_checkpoint"]
-        assert replace(loaded[3], activation_checkpoint="none") == CONFIG
+        assert replace(loaded[3], activation_checkpoint="none") == CONFIG.changed(strategy=loaded[0], depth=loaded[1])
         assert choice["memory_bytes"] <= options.get("rank_memory", np.inf)
         assert choice["depth"] <= options.get("max_depth", 2)
         assert choice["refused"] is None and len(record["trials"]) <= 2

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.allocator import environment_of_ranks, running_allocator
+from dgl_gt.partition.system import allocator
+from dgl_gt.partition.system.allocator import (
+    check_running,
+    environment_of_ranks,
+    memory_factor,
+    memory_factor_of_ranks,
+    running_allocator,
+)
 from dgl_gt.partition.system.child_process import environment
 
 JEMALLOC, TCMALLOC = "usr/lib/libjemalloc.so.2", "usr/lib64/libtcmalloc_minimal.so.4"
@@ -65,11 +72,30 @@ def test_what_ranks_preload(root, asked, installed, expected):
 
 def test_what_a_user_preloads_stays(root):
     everything = root(JEMALLOC, TCMALLOC)
-    found = environment_of_ranks("auto", True, {"LD_PRELOAD": "/my/tracer.so"}, everything)
-    assert found["LD_PRELOAD"] == f"{everything / JEMALLOC}:/my/tracer.so"
+
+    def preloaded(asked, library):
+        return environment_of_ranks(asked, True, {"LD_PRELOAD": library}, everything).get("LD_PRELOAD")
+
+    assert preloaded("auto", "/my/libmimalloc.so /opt/jemalloc-tools/libtracer.so") is None
+    assert preloaded("jemalloc", "/my/tracer.so") == f"{everything / JEMALLOC}:/my/tracer.so"
+    assert preloaded("auto", "/my/libtcmalloc.so.4") is preloaded("tcmalloc", "/my/libtcmalloc.so.4") is None
+    assert preloaded("tcmalloc", "libjemalloc.so.2") == f"{everything / TCMALLOC}:libjemalloc.so.2"
     found = environment_of_ranks("auto", True, {"LD_PRELOAD": "/my/libtcmalloc.so.4"}, everything)
-    assert "LD_PRELOAD" not in found and "MALLOC_CONF" not in found and "TCMALLOC_RELEASE_RATE" in found
-    assert "MALLOC_CONF" in environment_of_ranks("jemalloc", True, {"LD_PRELOAD": "libjemalloc.so.2"}, root())
+    assert "MALLOC_CONF" not in found and "TCMALLOC_RELEASE_RATE" in found
+
+
+@pytest.mark.skipif(running_allocator() != "glibc", reason="this process has another allocator")
+def test_memory_of_a_process_for_its_tensors(monkeypatch):
+    """mallopt alone keeps memory in more room than settings that the process started with."""
+    monkeypatch.setattr(allocator, "_keeps_by_mallopt", True)
+    by_mallopt = memory_factor()
+    for name, value in environment_of_ranks("glibc").items():
+        monkeypatch.setenv(name, value)
+    assert 1.0 < memory_factor() < by_mallopt
+    monkeypatch.undo()
+    monkeypatch.setattr(allocator, "_keeps_by_mallopt", False)
+    assert memory_factor() == 1.0
+    assert memory_factor_of_ranks(keeps_memory=True) >= memory_factor_of_ranks(keeps_memory=False) >= 1.0
 
 
 def test_memory_that_is_given_back(root):
@@ -108,8 +134,6 @@ def test_the_allocator_that_runs(asked):
 def test_another_allocator_than_was_asked_for_is_refused():
     other = "tcmalloc" if running_allocator() == "jemalloc" else "jemalloc"
     with pytest.raises(InputError, match=f"^allocator is {other}, but this rank runs with"):
-        from dgl_gt.partition.system.allocator import check_running
-
         check_running(other)
 
 
