@@ -7,8 +7,9 @@ import warnings
 
 from dgl_gt.partition.cuts.balance import shares
 from dgl_gt.partition.cuts.permutation import check_parts
+from dgl_gt.partition.figures.costs import Costs, default_costs
 from dgl_gt.partition.figures.figures import MEANINGS
-from dgl_gt.partition.shards.counts import describe_transforms
+from dgl_gt.partition.shards.counts import describe_transforms, read_figures
 from dgl_gt.partition.shards.manifest import read_manifest, verify
 from dgl_gt.partition.sources.load import open_source
 from dgl_gt.partition.system.memory import peak_memory_bytes, peak_with_children_bytes
@@ -77,13 +78,14 @@ def _partition(args) -> tuple[dict, str]:
         return _dry_run(args)
     if args.out is None:
         raise InputError("--out is missing: name the shard directory to write, or add --dry-run")
+    options = settings(args)
     with console.Stages() as progress:
-        manifest = partition(args.source, out=args.out, force=args.force, progress=progress, **settings(args))
+        manifest = partition(args.source, out=args.out, force=args.force, progress=progress, **options)
     console.print_source_notes(manifest["notes"], manifest["left_out"])
-    result = _figures(manifest, started, peak_with_children_bytes())
+    result = _figures(manifest, started, peak_with_children_bytes(), options.get("costs"))
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
     by = f" (cut by {METHOD_NAMES[manifest['method']]})" if args.memory else ""
-    return result, f"{quality_table(manifest)}\n\n{chosen}{_written(args.out + by, result)}"
+    return result, f"{quality_table(manifest, result)}\n\n{chosen}{_written(args.out + by, result)}"
 
 
 def _dry_run(args) -> tuple[dict, str]:
@@ -123,7 +125,8 @@ def _inspect(args) -> tuple[dict, str]:
     started = time.monotonic()
     manifest = read_manifest(args.directory)
     verify(args.directory, manifest)
-    return _figures(manifest, started, peak_memory_bytes()), f"{quality_table(manifest)}\n\nall checksums match"
+    result = _figures(manifest, started, peak_memory_bytes())
+    return result, f"{quality_table(manifest, result)}\n\nall checksums match"
 
 
 def _export(args) -> tuple[dict, str]:
@@ -143,25 +146,27 @@ def _import(args) -> tuple[dict, str]:
     with console.Stages() as progress:
         manifest = import_dgl(args.config, args.out, seed=args.seed, force=args.force, progress=progress)
     result = _figures(manifest, started, peak_with_children_bytes())
-    return result, f"{quality_table(manifest)}\n\n{_written(args.out, result)}"
+    return result, f"{quality_table(manifest, result)}\n\n{_written(args.out, result)}"
 
 
 def _written(out: str, result: dict) -> str:
     return f"wrote {out} in {result['seconds']:.1f} s, peak memory {format_bytes(result['peak_memory_bytes'])}"
 
 
-def _figures(manifest: dict, started: float, peak_bytes: int) -> dict:
+def _figures(manifest: dict, started: float, peak_bytes: int, costs: Costs | None = None) -> dict:
     """Return the documented JSON keys."""
+    costs = costs or default_costs()
     kept = "nodes edges parts cut method choice mapping quality isolated_nodes left_out notes encodings transforms"
     figures = {key: manifest[key] for key in kept.split()}
+    figures["compute_balance"] = costs.compute_balance(read_figures(manifest))
     return figures | {"peak_memory_bytes": peak_bytes, "seconds": time.monotonic() - started}
 
 
 # ---- the tables that are printed
 
 
-def quality_table(manifest: dict) -> str:
-    """A table of a partition's parts and one of its quality, from its manifest."""
+def quality_table(manifest: dict, result: dict) -> str:
+    """A table of a partition's parts and one of its quality, from its manifest and what the command returns."""
     quality, cut = manifest["quality"], manifest["cut"]
     copies = {"edge": "halo", "vertex": "mirrors"}[cut]
     parts = console.table(
@@ -176,6 +181,8 @@ def quality_table(manifest: dict) -> str:
         for key, (title, meaning) in MEANINGS.items()
         if quality.get(key) is not None
     )
+    meaning = "predicted time that the slowest rank computes / the mean"
+    figures += f"\n{'compute':<13} {result['compute_balance']:>12.3f}  {meaning}"
     isolated = manifest["isolated_nodes"]
     figures += f"\n{'isolated':<13} {isolated:>12,}  nodes without an edge to another node"
     depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""

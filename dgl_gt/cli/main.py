@@ -12,7 +12,8 @@ from dgl_gt.partition import console
 from dgl_gt.partition.cli import add_commands as add_offline_commands
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.figures.profile import MAX_RANKS
+from dgl_gt.partition.figures.costs import machine_costs
+from dgl_gt.partition.figures.profile import MAX_RANKS, Profile
 from dgl_gt.partition.shards.manifest import is_shards
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
@@ -109,11 +110,12 @@ def _add_calibrate(commands) -> None:
         "calibrate",
         help="measure the speed of ranks and of the links between them",
         description="Measure how fast ranks and the links between them are, all at the same time, and write a hardware "
-        "profile. This takes about a minute. Under torchrun, join the ranks that torchrun started.",
+        "profile; and keep the costs of the default model for `dgl-gt partition` to balance parts by. This takes about a minute. Under torchrun, join the ranks that torchrun started.",
     )
     text = "number of ranks to start on this machine (default: 1)"
     command.add_argument("--nproc", type=positive_integer, metavar="P", help=text)
     command.add_argument("--out", required=True, metavar="FILE.yaml", help="hardware profile to write")
+    command.add_argument("--quick", action="store_true", help="measure for ten seconds, less exactly")
     add_timeout(command)
     command.add_argument("--force", action="store_true", help="replace FILE.yaml if it exists")
     add_json(command)
@@ -144,13 +146,30 @@ def _calibrate_rank(args, out: Path):
     from dgl_gt.plan.calibrate import measure
 
     comm = Comm(timeout_s=args.timeout)
+    kept = ""
     with comm.together(), console.Stages() as progress:
-        profile = measure(comm, progress if comm.rank == 0 else None)
+        profile = measure(comm, progress if comm.rank == 0 else None, quick=args.quick)
+        if comm.rank == 0 and comm.world_size > 1:
+            progress("costs of the default model")
+            kept = _keep_costs(profile)
     values = profile.as_dict()
     if comm.rank == 0:
         with new_file(out, force=args.force) as file:
             file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
-    return values, f"{_profile_table(values, profile.target_weights())}\n\nwrote {out}"
+    return values, f"{_profile_table(values, profile.target_weights())}\n\nwrote {out}{kept}"
+
+
+def _keep_costs(profile: Profile) -> str:
+    """Write what a step of the default model costs here, for `dgl-gt partition`; returns where, or why not."""
+    from dgl_gt.plan.planned_step import default_costs_on
+
+    path = machine_costs()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        default_costs_on(profile).save(path, force=True)
+    except (OSError, InputError) as error:
+        return f"\n\n`dgl-gt partition` goes on with its usual costs: {error}"
+    return f"\nwrote {path}, by which `dgl-gt partition` balances parts"
 
 
 def _profile_table(values: dict, target_weights: list[float]) -> str:

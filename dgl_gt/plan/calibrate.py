@@ -6,6 +6,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -29,19 +30,29 @@ _FAR_ROWS = (6_000, 60_000)  # keys and values of the first fit a processor's ca
 _SHAPES = ((8, 8), (8, 16), (1, 64), (4, 32))  # heads, and the width of a head
 _WIDTHS = (32, 64, 128, 256)
 _MESSAGE_BYTES = (2**12, 2**20, 2**24)  # of one exchange with one rank
-_BATCHES, _BATCH_S = 3, 0.25
+_BATCHES: ContextVar[tuple[int, int, float]] = ContextVar(
+    "first runs, batches, seconds of a batch", default=(2, 3, 0.25)
+)
+_QUICK = 1, 1, 0.02
 _EXCHANGE_RUNS = 5
 _MAX_EXCHANGE_BYTES = 2**28  # of the exchange that is overlapped with computation
 _TRAINING_BYTES, _CHECKPOINTING_BYTES = 48 * 2**20, 70 * 2**20
 _DIGITS = 4
 
 
-def measure(comm: Comm, progress: Callable[[str], object] | None = None) -> Profile:
-    """Measure the ranks and links of this group, which takes about a minute.
+def measure(comm: Comm, progress: Callable[[str], object] | None = None, *, quick: bool = False) -> Profile:
+    """Measure the ranks and links of this group, which takes about a minute, or ten seconds where it is ``quick``.
 
     Every rank calls it, and all get the same profile. ``progress`` is called with what is being measured.
     """
-    progress = progress or (lambda stage: None)
+    token = _BATCHES.set(_QUICK if quick else _BATCHES.get())
+    try:
+        return _measure(comm, progress or (lambda stage: None))
+    finally:
+        _BATCHES.reset(token)
+
+
+def _measure(comm: Comm, progress: Callable[[str], object]) -> Profile:
     own: dict[str, float] = {}
     for stage, function in (
         ("memory", _memory),
@@ -263,13 +274,14 @@ def _seconds(comm: Comm, function, one_by_one: bool = False) -> float:
     A batch is long enough for ranks that share cores to take turns, and for effects of one run on the next. Exchanges
     are timed run by run (``one_by_one``): in training, too, links rest before an exchange, which changes their speed.
     """
-    for _ in range(2):
+    first_runs, batches, batch_s = _BATCHES.get()
+    for _ in range(first_runs):
         function()
     if one_by_one:
         return statistics.median(elapsed(comm, comm.device, function) for _ in range(_EXCHANGE_RUNS))
     slowest = comm.all_reduce(torch.tensor([elapsed(comm, comm.device, function)], dtype=torch.float64), "max")
-    runs = max(1, round(_BATCH_S / float(slowest[0])))
-    return statistics.median(elapsed(comm, comm.device, function, runs) / runs for _ in range(_BATCHES))
+    runs = max(1, round(batch_s / float(slowest[0])))
+    return statistics.median(elapsed(comm, comm.device, function, runs) / runs for _ in range(batches))
 
 
 def _of_all_ranks(comm: Comm, value: float) -> list[float]:

@@ -13,8 +13,9 @@ from dgl_gt.exchange.policy.policy import Policy
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.figures import Figures
-from dgl_gt.partition.figures.profile import read_profile
+from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.figures.strategies import CHOICES, counts_of_parts, default_strategy, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
@@ -29,8 +30,9 @@ from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
 from dgl_gt.train.task import task_class
 
 from .calibrate import available_rank_memory
+from .plan import Plan
 from .policy_costs import kept_bytes, plan_policy
-from .select import choose
+from .select import choose, forecast
 from .tracer import Tracer
 
 _OF_NO_TRACE = (  # settings on which no trace depends
@@ -39,6 +41,11 @@ _OF_NO_TRACE = (  # settings on which no trace depends
 )
 _ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does
 _SAFE_SHARE = 0.25  # of the memory; below, no prediction is made, because that takes a second or more
+_DEFAULT_GRAPH, _DEFAULT_FEATURES, _DEFAULT_RANKS = (
+    "sample:communities?nodes=20000&features=128",
+    128,
+    4,
+)  # of default costs
 _SMALLER, _FEWER = "a smaller --hidden", "fewer --layers"
 _TERMS = {  # what a rank holds, by the count on which it depends; and what makes it smaller
     "rows of its own nodes": (
@@ -242,3 +249,15 @@ def _changes(largest: str, config: TrainConfig, model_factory: str | None) -> st
     if model_factory:
         changes = ["a smaller model" if each == _SMALLER else each for each in changes if each != _FEWER]
     return " or ".join(filter(None, [", ".join(changes[:-1]), changes[-1]]))
+
+
+# ---- costs of a machine ----
+
+
+def default_costs_on(profile: Profile) -> Costs:
+    """What a step of the default model costs on these ranks and links, as in :func:`dgl_gt.partition.default_costs`."""
+    tracer = tracer_of(TrainConfig(), _DEFAULT_FEATURES)
+    plan = forecast([_DEFAULT_GRAPH], [_DEFAULT_RANKS], lambda _: tracer, profile.of_slowest_rank())[_DEFAULT_RANKS]
+    if not isinstance(plan, Plan):
+        raise plan
+    return plan.costs

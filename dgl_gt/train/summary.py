@@ -206,5 +206,5 @@ def _advice_for_uneven_ranks(compute_seconds: list[float]) -> str:
         return ""
     return (
         f"\n\nrank {compute_seconds.index(slowest)} computes {slowest / mean - 1:.0%} longer than the mean; parts are even on a "
-        "machine that `dgl-gt calibrate` has measured: partition again with --profile"
+        f"machine that `dgl-gt calibrate --nproc {len(compute_seconds)}` has measured: run it, and partition again"
     )

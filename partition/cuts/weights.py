@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.figures import balance_of
 from dgl_gt.partition.graph import Graph
 
 from . import metis
@@ -116,5 +117,5 @@ def quality_by_weights(graph: Graph, owner: np.ndarray, shares: np.ndarray, edge
         figures |= {"cut_weight": cut, "cut_weight_ratio": min(cut / total, 1.0) if total else 0.0}
     if node_values is not None:
         loads = np.bincount(owner, node_values, len(shares))
-        figures["weight_balance"] = float((loads / shares).max() / loads.sum()) if loads.sum() else 1.0
+        figures["weight_balance"] = balance_of(loads, shares)
     return figures

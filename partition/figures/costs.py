@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,9 +16,10 @@ from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.user_files import reading, regular_file
 
-from .figures import Figures
+from .figures import Figures, balance_of
 from .profile import Profile
 
+_FORMAT: Literal["dgl-gt costs 2"] = "dgl-gt costs 2"
 _DEFAULT = Path(__file__).with_name("default_costs.json")
 _MAX_BYTES, _MAX = 1 << 20, 2.0**62
 _Amount = Annotated[float, Meta(ge=0, le=1e30)]
@@ -81,7 +83,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Costs on each kind of cut.
     """
 
-    format: Literal["dgl-gt costs 2"] = "dgl-gt costs 2"
+    format: Literal["dgl-gt costs 2"] = _FORMAT
     model: dict[str, str | bool | int | float]
     profile: str
     row_s: Annotated[float, Meta(gt=0, le=1e30)]
@@ -115,6 +117,10 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             exchange = exchange + costs.calls * profile.latency_s
             compute = compute * self.slowness(profile, parts)
         return float(compute.max() + exchange.max() + costs.sum_s)
+
+    def compute_balance(self, figures: Figures) -> float:
+        """Predicted time that the slowest rank computes, on ranks as fast as their shares say, over the mean."""
+        return balance_of(self.of(figures.cut).compute_s.of(figures), figures.shares)
 
     def slowness(self, profile: Profile, ranks: int) -> np.ndarray:
         """Time of computation on each rank of a profile, relative to the average rank of these costs, (P,)."""
@@ -172,5 +178,15 @@ def read_costs(path) -> Costs:
 
 @cache
 def default_costs() -> Costs:
-    """The costs that are assumed by default: the default model of ``dgl-gt train`` with ``halo_kv``, on the default profile."""
-    return read_costs(_DEFAULT)
+    """The costs that are assumed by default: of the default model of ``dgl-gt train``.
+
+    They are those of this machine, once ``dgl-gt calibrate`` has measured it, or else of the default profile.
+    """
+    of_machine = machine_costs()
+    return read_costs(of_machine if of_machine.is_file() else _DEFAULT)
+
+
+def machine_costs() -> Path:
+    """The file in which ``dgl-gt calibrate`` keeps the costs of this machine, in this user's cache directory."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder, "dgl-gt", f"{_FORMAT.removeprefix('dgl-gt ').replace(' ', '-')}.json")

@@ -235,12 +235,12 @@ def _of_both_cuts(owned, copies, edges, shares, train) -> dict[str, float | None
     return {
         "replication_factor": int(held.sum()) / int(owned.sum()),
         "max_copies_factor": int(held.max()) * parts / int(owned.sum()),
-        "node_balance": _balance(owned, shares),
-        "edge_balance": _balance(edges, shares),
-        "train_balance": None if train is None else max(_balance(split, shares) for split in np.asarray(train).T),
+        "node_balance": balance_of(owned, shares),
+        "edge_balance": balance_of(edges, shares),
+        "train_balance": None if train is None else max(balance_of(split, shares) for split in np.asarray(train).T),
     }
 
 
-def _balance(counts: np.ndarray, shares: np.ndarray) -> float:
+def balance_of(counts: np.ndarray, shares: np.ndarray) -> float:
     """The largest count over its share of the sum."""
-    return float((counts / shares).max()) / int(counts.sum()) if counts.sum() else 1.0
+    return float((counts / shares).max() / counts.sum()) if counts.sum() else 1.0

@@ -161,7 +161,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         return share * (fixed + columns * (near * near_s + (1 - near) * far_s))
 
     def of_slowest_rank(self) -> Profile:
-        """A profile for any number of ranks, all as slow as the slowest of these; figures of memory stay as they are."""
+        """A profile for any number of ranks, all as slow as the slowest of these, with the memory of the smallest."""
 
         def least(value):
             return min(value) if isinstance(value, list) else value
@@ -181,6 +181,8 @@ class Profile(Struct, frozen=True, kw_only=True):
             self,
             ranks=None,
             link_bytes_per_s=link,
+            memory_bytes=least(self.memory_bytes),
+            process_bytes=most(self.process_bytes),
             stream_bytes_per_s=least(self.stream_bytes_per_s),
             simple_bytes_per_s=least(self.simple_bytes_per_s),
             operation_s=most(self.operation_s),

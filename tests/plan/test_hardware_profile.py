@@ -1,6 +1,7 @@
 """Hardware profiles: as measured, as files, as presets; and every file that is none."""
 
 import copy
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from ranks import run_ranks
 from selector_cases import half_speed, profile_values, write_profile
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.costs import read_costs
 from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.partition.system import memory
 
@@ -314,8 +316,8 @@ def calibrated(rank, out):
     calibrate._ROWS, calibrate._EDGES, calibrate._FAR_ROWS = 300, 3600, (200, 900)
     calibrate._SHAPES, calibrate._WIDTHS = ((8, 4), (2, 16), (1, 8)), (16, 128)
     calibrate._MESSAGE_BYTES, calibrate._MAX_EXCHANGE_BYTES = (2**10, 2**12, 2**16), 2**20
-    calibrate._BATCH_S = 0.01
-    return _calibrate_rank(SimpleNamespace(timeout=None, force=False), out)
+    os.environ["XDG_CACHE_HOME"] = str(out.parent)
+    return _calibrate_rank(SimpleNamespace(timeout=None, force=False, quick=True), out)
 
 
 def test_attention_is_fitted_to_what_was_measured(monkeypatch):
@@ -359,7 +361,7 @@ def test_calibrate_measures_every_rank(tmp_path, ranks):
     out = tmp_path / "new" / "profile.yaml"
     found = run_ranks(ranks, calibrated, out)
     values, text = found[0]
-    assert all(other == found[0] for other in found[1:])
+    assert all(other == values for other, _ in found[1:])
     assert yaml.safe_load(out.read_text()) == values
     assert (values["kind"], values["ranks"], list(values["products"])) == ("measured", ranks, [16, 128])
     profile = read_profile(out)
@@ -373,3 +375,16 @@ def test_calibrate_measures_every_rank(tmp_path, ranks):
     if ranks > 1:  # as partition reads them
         np.testing.assert_allclose([float(each) for each in shares[1].split(",")], profile.target_weights(), atol=2e-3)
     assert profile.as_dict() == values
+    kept = list(out.parent.glob("dgl-gt/*.json"))
+    assert len(kept) == (ranks > 1) and all(str(path) in text for path in kept), "links are part of costs"
+    for costs in map(read_costs, kept):
+        assert costs.profile == "measured" and costs.row_s > 0.999 * profile.row_seconds(ranks).max()
+
+
+def test_costs_that_cannot_be_kept(tmp_path, monkeypatch):
+    """Are no reason to lose what was measured."""
+    from dgl_gt.cli.main import _keep_costs
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "usual costs" in _keep_costs(read_profile())

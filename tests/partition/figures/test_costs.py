@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import default_costs, load_graph, partition, read_costs
-from dgl_gt.partition.figures.costs import Costs, PerCount
+from dgl_gt.partition.figures.costs import Costs, PerCount, machine_costs
 from dgl_gt.partition.graph import from_edges
 
 HAND = edge_figures(
@@ -164,6 +164,32 @@ def test_auto_on_the_command_line(tmp_path, capsys):
     assert "chosen: a step is predicted to take" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         main([*base, "--out", str(tmp_path / "c"), "--cut", "corner"])
+
+
+def test_costs_of_this_machine_are_the_default(tmp_path, monkeypatch, capsys):
+    """A hub's in-edges weigh more than half the nodes where edges take all the time."""
+    default_costs.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    nodes, hub = np.arange(1, 200), np.zeros(199, np.int64)
+    np.savez(tmp_path / "g.npz", edge_index=np.stack([nodes, hub]), num_nodes=200)
+    command, found = ["partition", str(tmp_path / "g.npz"), "--parts", "2", "--force", "--json"], []
+    try:
+        for per_edge in (1e-12, 1.0):
+            of_edges = hand_made_costs(compute_s=PerCount(owned=1e-6, edges=per_edge))
+            machine_costs().parent.mkdir(exist_ok=True)
+            of_edges.save(machine_costs(), force=True)
+            default_costs.cache_clear()
+            assert main([*command, "--out", str(tmp_path / "shards")]) == 0
+            found.append(json.loads(capsys.readouterr().out))
+            assert default_costs() == of_edges
+        machine_costs().write_text("{}")
+        default_costs.cache_clear()
+        assert main([*command, "--out", str(tmp_path / "shards")]) == 2
+        assert str(machine_costs()) in capsys.readouterr().err
+    finally:
+        default_costs.cache_clear()
+    even, uneven = ([each["quality"]["node_balance"], each["compute_balance"]] for each in found)
+    assert even[0] < 1.1 > even[1] and uneven[0] > 1.5 and uneven[1] > 1.9
 
 
 def test_the_default_costs_are_of_both_cuts():

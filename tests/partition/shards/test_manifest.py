@@ -78,8 +78,9 @@ def use(folder):
     """Everything that reads a manifest of this package."""
     manifest = read_manifest(folder)
     verify(folder, manifest)
-    quality_table(manifest)
-    default_costs().step_seconds(read_figures(manifest))
+    figures, costs = read_figures(manifest), default_costs()
+    quality_table(manifest, {"compute_balance": costs.compute_balance(figures)})
+    costs.step_seconds(figures)
     page(count_shards(folder, read_manifest(folder)))
 
 
