@@ -32,7 +32,7 @@ class Graph:
     edge_ids : ndarray, int32 if E < 2**31, else int64, (E,)
         The user's edge id at each CSR position; edge ``e`` is the ``e``-th edge that the graph was built from.
     node_data : dict of str to ndarray, (N, ...)
-        Columns under DGL's usual names: ``feat``, ``label`` (-1 if unlabelled), ``train_mask``, ``val_mask``,
+        Columns under DGL's usual names: ``feat``, ``label`` (-1 or NaN if unlabelled), ``train_mask``, ``val_mask``,
         ``test_mask``; others keep the names they have.
     edge_data : dict of str to ndarray, (E, ...)
         Columns in the user's edge order; ``edge_data[key][edge_ids]`` is in CSR order.
@@ -144,7 +144,8 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         N; by default the largest id plus one.
     node_data, edge_data : dict of str to array, (N, ...) and (E, ...), optional
         Booleans, and integers or floats of at most 64 bits; torch tensors and sparse matrices are converted. ``label``
-        is integers (N,), -1 where a node has no label; masks are bool, (N,) or (N, splits), and do not overlap.
+        is classes, integers (N,); several labels of 0 and 1, integers (N, L); or numbers, floats (N,) or (N, T). A node
+        without has -1, or NaN among floats. Masks are bool, (N,) or (N, splits), and do not overlap.
     name : str
         The source of the graph, for messages.
 
@@ -297,13 +298,17 @@ def _check_labels_and_masks(graph: Graph) -> None:
     label = graph.node_data.get("label")
     if label is None:
         return
-    if label.dtype.kind not in "iu" or label.ndim != 1:
+    if label.dtype.kind not in "iuf" or label.ndim > 2 or 0 in label.shape[1:]:
         raise InputError(
-            f"{graph.name}: label must be integers of shape (N,), -1 where unlabelled, not {label.dtype} {label.shape}"
-            "; keep other targets as node_data_NAME in an .npz, or in a file NAME.npy of node data (--node-data)"
+            f"{graph.name}: label must be integers or floats of shape (N,) or (N, L), not {label.dtype} {label.shape}"
+        )
+    if np.isinf(label).any():
+        raise InputError(
+            f"{graph.name}: label is infinite at node {int(np.argwhere(np.isinf(label))[0, 0])}; correct it"
         )
     if "train_mask" in masks:
-        missing = masks["train_mask"].reshape(len(label), -1) & (label < 0)[:, None]
+        known = (label == label if label.dtype.kind == "f" else label >= 0).reshape(len(label), -1)
+        missing = masks["train_mask"].reshape(len(label), -1) & ~known.any(axis=1, keepdims=True)
         if missing.any():
             row = int(np.argwhere(missing)[0, 0])
             raise InputError(f"{graph.name}: training node {row} has no label; label it, or remove it from train_mask")

@@ -187,13 +187,12 @@ def _train_rank(args, config, profile: Profile | None):
     if sg.comm.rank == 0 and not args.out:
         print("dgl-gt: the model will not be saved; to save it, stop and add --out DIR", file=sys.stderr)
     with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
-        on_epoch = progress and progress.after_epoch
+        callbacks = {"on_start": progress and progress.start, "on_epoch": progress and progress.after_epoch}
         if not args.out:
-            result = train(sg, config, on_epoch=on_epoch, factory=factory)
+            result = train(sg, config, **callbacks, factory=factory)
             record = summary.finished_record(result, sg, plan)
         else:
-            options = _options_of_run(args) | {"factory": factory, "on_epoch": on_epoch, "plan": plan}
-            options["on_start"] = progress and progress.start
+            options = _options_of_run(args) | callbacks | {"factory": factory, "plan": plan}
             record = train_and_save(sg, config, args.out, **options)[1]
     where = f"\n\nwrote {args.out}" if args.out else ""
     return msgspec.to_builtins(record), summary.final_table(record) + where
@@ -224,8 +223,8 @@ def _train_several(args, config, sg, plan, factory):
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
-                settings, on_epoch = config.changed(split=split, seed=seed), progress and progress.after_epoch
-                result = train(sg, settings, on_epoch=on_epoch, factory=factory)
+                callbacks = {"on_start": progress and progress.start, "on_epoch": progress and progress.after_epoch}
+                result = train(sg, config.changed(split=split, seed=seed), **callbacks, factory=factory)
             runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, sg)))
             del result  # and with it the model
     values = summary.values_of_runs(runs) | ({"plan": msgspec.to_builtins(plan)} if plan else {})

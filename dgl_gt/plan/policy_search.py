@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -32,6 +33,7 @@ from dgl_gt.train.fit import take_step
 from dgl_gt.train.optimizer import Schedule, make_optimizer
 from dgl_gt.train.run import prepare
 from dgl_gt.train.task import read_task
+from dgl_gt.train.task_config import MetricKind
 
 from .planned_step import tracer_of
 from .policy_costs import PolicyCosts
@@ -130,6 +132,7 @@ def search_policy(
             f"no exchange has rows of {MIN_COLUMNS} numbers or more, and narrower rows always travel as they are; train a "
             "wider model, or leave the policy out"
         )
+    points = partial(points_lost, probe.task.metric)
     exact = probe.metric_with(Policy(), _STEPS)
     losses: dict[Place, dict[Mode, float]] = {}
     for place in found_places:
@@ -137,7 +140,7 @@ def search_policy(
         for mode in MODES[1:]:
             report(f"layer {place.layer}, {place.direction}, {mode}")
             found = probe.metric_with(Policy((place.rule(mode),)), _STEPS)
-            losses[place][mode] = max(0.0, 100 * (exact - found))
+            losses[place][mode] = max(0.0, points(found, exact))
     checked = probe.metric_with(Policy(), CHECKED_STEPS)
     assumed = {place: dict(each) for place, each in losses.items()}  # corrected by what policies lose as a whole
     for _ in range(_ATTEMPTS):
@@ -146,7 +149,7 @@ def search_policy(
         if policy.is_exact:
             break
         report("the policy as a whole")
-        loss = 100 * (checked - probe.metric_with(policy, CHECKED_STEPS))
+        loss = points(probe.metric_with(policy, CHECKED_STEPS), checked)
         if loss <= max_loss:
             break
         _share_out(loss, modes, assumed)
@@ -157,7 +160,7 @@ def search_policy(
         modes,
         losses,
         loss,
-        probe.task.metric,
+        probe.task.metric.name,
         seconds=costs.seconds(policy),
         exact_seconds=costs.seconds(Policy()),
         sent_bytes=costs.sent_bytes(policy),
@@ -243,6 +246,12 @@ class _Probe:
         finally:
             view.exchange_exactly()
         return statistics.fmean(values)
+
+
+def points_lost(metric: MetricKind, found: float, exact: float) -> float:
+    """How much worse a metric is than that of exact steps: in points of a share, or in percent of another metric."""
+    loss = found - exact if metric.lower_is_better else exact - found
+    return 100 * loss / (1.0 if metric.is_share else max(abs(exact), 1e-12))
 
 
 # ---- the choice of modes ----

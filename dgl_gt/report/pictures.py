@@ -78,8 +78,8 @@ def share(value: float) -> str:
     return f"{100 * value:.4g}{SPACE}%"
 
 
-def metric_text(value: float) -> str:
-    """A metric as text, as ``dgl-gt train`` prints it: 66.80 %."""
+def exact_share(value: float) -> str:
+    """A share as text, with the digits of a metric: 66.80 %."""
     return f"{100 * value:.2f}{SPACE}%"
 
 

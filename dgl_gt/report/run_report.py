@@ -23,9 +23,9 @@ from dgl_gt.partition.report.pages import bar, percent
 from dgl_gt.partition.system.user_files import reading, regular_file
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
-from dgl_gt.run_files.run_record import EpochNumbers, RunRecord, StepTimeline, compared, read_json
+from dgl_gt.run_files.run_record import EpochNumbers, Metric, RunRecord, StepTimeline, compared, read_json
 from dgl_gt.train.config import TrainConfig, by_path
-from dgl_gt.train.task_config import TITLES
+from dgl_gt.train.task_config import shown_metric
 
 from . import pictures
 
@@ -65,11 +65,16 @@ def write_run_report(directory, out, *, force: bool = False) -> dict:
 def _page(run: RunFiles, numbers: dict) -> str:
     """The page as HTML."""
     environment = pages.make_environment(Path(__file__).parent)
-    environment.filters |= {"metric_text": pictures.metric_text, "plain": pictures.plain}
     name = numbers["metric"]["name"]
+    kind = shown_metric(name or "metric")
+    is_share = kind.is_share or name is None
+    metric_text = pictures.exact_share if is_share else pictures.plain
+    environment.filters |= {"metric_text": metric_text, "plain": pictures.plain}
     return environment.get_template("run_page.html.j2").render(
         numbers,
-        metric_name=TITLES.get(name, name) or "metric",
+        metric_name=kind.title,
+        metric_text=metric_text,
+        metric_tick=pictures.share if is_share else pictures.plain,
         shown_settings=_settings(numbers["settings"]),
         pictures=pictures,
         percent=percent,
@@ -202,11 +207,13 @@ def _best(run: RunFiles) -> dict:
     name = record.metric.name if record else None
     evaluated = [each for each in run.epochs if each.validation is not None]
     if evaluated and not (record and record.finished):
-        best = max(evaluated, key=attrgetter("validation"))  # the first of equals, as the trainer keeps
-        return {"best_epoch": best.epoch, "metric": {"name": name, "validation": best.validation, "test": best.test}}
+        choose = min if record and record.metric.lower_is_better else max
+        best = choose(evaluated, key=attrgetter("validation"))  # the first of equals, as the trainer keeps
+        found = Metric(name, best.validation, best.test, bool(record and record.metric.lower_is_better))
+        return {"best_epoch": best.epoch, "metric": msgspec.to_builtins(found)}
     if record and record.best_epoch:
         return {"best_epoch": record.best_epoch, "metric": msgspec.to_builtins(record.metric)}
-    return {"best_epoch": None, "metric": {"name": name, "validation": None, "test": None}}
+    return {"best_epoch": None, "metric": {"name": name, "validation": None, "test": None, "lower_is_better": False}}
 
 
 def _measured(run: RunFiles) -> dict:

@@ -48,6 +48,7 @@ class Metric(msgspec.Struct):
     name: str
     validation: Number
     test: Number
+    lower_is_better: bool = False
 
 
 class GraphOfRun(msgspec.Struct):

@@ -77,6 +77,7 @@ def fit(
     config: TrainConfig,
     *,
     store: RunStore | None = None,
+    on_start=None,
     on_epoch=None,
     graphs: TrainingGraphs | None = None,
     factors: SufficientFactors | None = None,
@@ -94,6 +95,8 @@ def fit(
             store.start(loop.state, task)
             loop.check_not_over()
             store.begin(loop.state)
+        if on_start:
+            on_start(loop.state.history)
         while not loop.is_over():
             figures = loop.epoch()
             measured.append(figures)
@@ -118,7 +121,8 @@ class _Loop:
     def __init__(self, model, task: Task, comm: Comm, config: TrainConfig, store, graphs, factors):
         self._model, self._task, self._comm, self._config = model, task, comm, config
         self._store, self._graphs, self._factors = store, graphs, factors
-        optimizer, history = make_optimizer(model, config), TrainHistory(task.metric, [], [], -1, -1.0, -1.0)
+        optimizer, metric = make_optimizer(model, config), task.metric
+        history = TrainHistory(metric.name, metric.lower_is_better, [], [], -1, -1.0, -1.0)
         self.state = RunState(model, optimizer, Schedule(optimizer, config), history)
         if config.local_epochs:
             model.uses_global = False
@@ -146,8 +150,9 @@ class _Loop:
             self._check_finite("test metric", found["test"])
             history.validations.append(found["val"])
         validation, test = found["val"], found["test"]
-        state.schedule.step(validation)
-        if validation is not None and (history.best_epoch < 0 or validation > history.validation):
+        metric = self._task.metric
+        state.schedule.step(validation if validation is None or not metric.lower_is_better else -validation)
+        if validation is not None and (history.best_epoch < 0 or metric.is_better(validation, history.validation)):
             if name := first_not_finite(self._model.state_dict()):  # the accuracy is finite even if the logits are not
                 raise self._not_finite(f"{name} holds NaN or infinity after")
             state.keep_best(validation, test, with_optimizer=epoch < config.local_epochs)

@@ -28,10 +28,10 @@ class ModelInputs:
     Attributes
     ----------
     graph : ShardedGraph
-    feat : Tensor, float32, (N_owned, F)
+    feat : Tensor, in torch's default dtype, (N_owned, F)
         With a halo of several hops (N_held, F), the rows that the first layer reads.
     edges : dict of str to Tensor
-        ``edge_feat`` (E, edge_feats) float32 and ``edge_kind`` (E, edge_kinds) int32, of those that the model reads.
+        ``edge_feat`` (E, edge_feats) in that dtype and ``edge_kind`` (E, edge_kinds) int32, of those that the model reads.
     signed : range
         Columns of ``feat`` that are eigenvectors, whose signs training flips.
     reads : Inputs
@@ -68,7 +68,7 @@ def read_inputs(sg: ShardedGraph, inputs: Inputs) -> ModelInputs:
 
 
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
-    """``feat`` and encodings, side by side, as float32, of the rows that the first layer reads.
+    """``feat`` and encodings, side by side, in torch's default dtype, of the rows that the first layer reads.
 
     These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F). ``InputError`` says that
     there is no ``feat`` or no such encoding, or that the shape of ``feat`` is not (N, F) with F at least 1.
@@ -80,7 +80,8 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
         raise InputError(
             f"feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), with F at least 1"
         )
-    feat = feat.float()
+    dtype = torch.get_default_dtype()
+    feat = feat.to(dtype)
     if inputs.normalizes_features:
         feat = functional.normalize(feat, p=1.0)  # rows of zeros stay zero
     if not inputs.encodings:
@@ -98,7 +99,7 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
         raise InputError(f"encodings has {edge_encodings[0]!r}, which describes edges; name it in edge_features")
     # A column of eigenvectors has length 1; its numbers grow to the size of features for the model.
     factors = [user_node_count(sg.manifest) ** 0.5 if name == "laplacian" else 1.0 for name in inputs.encodings]
-    encoded = [data[name].float() * factor for name, factor in zip(inputs.encodings, factors)]
+    encoded = [data[name].to(dtype) * factor for name, factor in zip(inputs.encodings, factors)]
     return torch.cat([feat, *encoded], 1)
 
 
@@ -149,7 +150,7 @@ def edge_rows(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]:
                 "leave it out of edge_features"
             )
         if meaning == "number":
-            numbers.append(columns.float())
+            numbers.append(columns.to(torch.get_default_dtype()))
         else:
             kinds.append(_kinds(columns, name, sg.manifest["source"]))
     found = {"edge_feat": numbers, "edge_kind": kinds}

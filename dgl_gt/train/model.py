@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import reprlib
 import sys
-import sysconfig
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,8 +27,7 @@ from dgl_gt.run_files.run_directory import CONFIG
 
 from .config import SETTINGS, TrainConfig, read_config
 from .inputs import ModelInputs
-
-_LONGEST_CAUSE = 300  # characters of a user's error
+from .user_function import cause_of, find_function
 
 
 @dataclass(frozen=True)
@@ -60,24 +56,7 @@ def find_factory(name: str | None) -> ModelFactory | None:
     InputError
         The name is not ``package.module:function``, the module cannot be imported, or has no such function.
     """
-    if name is None:
-        return None
-    module_name, colon, function_name = name.partition(":")
-    if not colon or not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
-        raise InputError(f"--model-factory is {name!r}; write it as package.module:function")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-        make = getattr(module, function_name, None)
-    except Exception as error:  # whatever the user's module raises
-        raise InputError(
-            f"--model-factory is {name!r}, and importing {module_name} failed: {_cause(error)}; fix the module, or start "
-            "the command in the directory that holds it"
-        ) from error
-    if not callable(make):
-        raise InputError(f"--model-factory is {name!r}, but {module_name} has no function {function_name}; define it")
-    return ModelFactory(name, make)
+    return None if name is None else ModelFactory(name, find_function(name, "--model-factory"))
 
 
 def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
@@ -137,7 +116,7 @@ def _made(factory: ModelFactory, in_dim: int, out_dim: int) -> nn.Module:
         model = factory.make(in_dim, out_dim)
     except Exception as error:  # whatever the user's function raises
         raise FactoryError(
-            f"{factory.name}({in_dim}, {out_dim}) failed: {_cause(error)}; it must take the number of features and of "
+            f"{factory.name}({in_dim}, {out_dim}) failed: {cause_of(error)}; it must take the number of features and of "
             "classes, and return a torch.nn.Module"
         ) from error
     if not isinstance(model, nn.Module):
@@ -151,19 +130,6 @@ def _made(factory: ModelFactory, in_dim: int, out_dim: int) -> nn.Module:
                 "out of the state"
             )
     return model
-
-
-def _cause(error: Exception) -> str:
-    """The error that a user's code raised, and the last line of its traceback that is outside installed packages."""
-    text = " ".join(str(error).split())[:_LONGEST_CAUSE]
-    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    others = str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<"
-    frames = [
-        each
-        for each in traceback.extract_tb(error.__traceback__)
-        if not each.filename.startswith(others) and "site-packages" not in each.filename
-    ]
-    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
 
 
 def max_depth(model: nn.Module) -> int:
@@ -193,7 +159,7 @@ def logits_of(model: nn.Module, inputs: ModelInputs, out_dim: int | None = None)
     except Exception as error:  # whatever a user's model raises; what fails in one of ours is a defect of ours
         if "allocate memory" in str(error) or type(model).__module__.startswith("dgl_gt."):
             raise
-        raise InputError(f"the model failed: {_cause(error)}; fix the model") from error
+        raise InputError(f"the model failed: {cause_of(error)}; fix the model") from error
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != graph.num_nodes():
         shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise InputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
@@ -24,6 +26,7 @@ def train(
     sg: ShardedGraph,
     config: TrainConfig,
     *,
+    on_start=None,
     on_epoch=None,
     factory: ModelFactory | None = None,
     store: RunStore | None = None,
@@ -38,6 +41,9 @@ def train(
     config : TrainConfig
         With ``on_nan`` "skip", a step is skipped where the loss or a gradient is not finite; then the weights and the batch
         statistics stay as they were. Ten such steps in a row are an error.
+    on_start : callable, optional
+        Function that is called before the first epoch as ``on_start(history)``, with the losses and metrics of the run
+        so far, which are empty unless it goes on from a checkpoint.
     on_epoch : callable, optional
         Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``.
     factory : ModelFactory, optional
@@ -64,6 +70,7 @@ def train(
         return fit(
             *(model, task, sg.comm, config),
             store=store,
+            on_start=on_start,
             on_epoch=on_epoch,
             graphs=graphs,
             factors=factors,
@@ -105,7 +112,8 @@ def prepare(
     """
     task = read_task(sg, config, graphs)
     torch.manual_seed(config.seed)
-    model = build_model(config, factory=factory, **task.sizes).to(sg.device)
+    model: Any = build_model(config, factory=factory, **task.sizes).to(sg.device)
+    model.dgl_gt_learned = dict(task.learned)  # for predictions
     if factory:
         share_weights(model, sg.comm)
     return task, model
@@ -160,11 +168,8 @@ def train_and_save(
     timeline : bool
         Whether to record the third training step after the ranks have started, or the last one if there are fewer: a
         trace of ``torch.profiler`` for each rank, and a timeline of all ranks, which ``dgl-gt report`` draws.
-    factory, on_epoch
+    factory, on_start, on_epoch
         See :func:`dgl_gt.train.train`.
-    on_start : callable, optional
-        Function that is called before the first epoch as ``on_start(history)``, with the losses and metrics of the run
-        so far, which are empty unless it goes on from a checkpoint.
     plan : PlanOfRun, optional
         What ``--strategy auto`` chose, for the record.
 
@@ -194,10 +199,9 @@ def train_and_save(
         tensorboard=tensorboard,
         timeline=timeline,
         factory=factory,
-        on_start=on_start,
         plan=plan,
     )
     with store:
-        result = train(sg, config, on_epoch=on_epoch, factory=factory, store=store)
+        result = train(sg, config, on_start=on_start, on_epoch=on_epoch, factory=factory, store=store)
         record = store.finish(result)
     return result, record

@@ -32,6 +32,7 @@ class TrainHistory:
     """The losses and metrics of a run so far; the same on every rank."""
 
     metric_name: str
+    lower_is_better: bool
     losses: list[float | None]  # of each epoch; None where the step was skipped
     validations: list[float]  # of each epoch that was evaluated
     best_epoch: int  # the one with the best validation metric, counted from 0

@@ -48,7 +48,7 @@ def save_model(
         The model's ``state_dict``.
     config : TrainConfig
     shape : dict
-        ``in_dim`` and ``out_dim`` of the model, its ``class_names`` and the number of its ``edge_feats`` and
+        ``in_dim`` and ``out_dim`` of the model, its ``class_names``, what its task has ``learned``, and the number of its ``edge_feats`` and
         ``edge_kinds`` if it has any, and the name of its ``model_factory`` if it has one.
     record : RunRecord or dict
         Record of the run, or its values as ``dgl-gt train --json`` prints them.
@@ -106,7 +106,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
     try:
         config, shape = values["config"], dict(values["shape"])
         _check_factory(path, shape.pop("model_factory", None), factory)
-        class_names = shape.pop("class_names", None)
+        class_names, learned = shape.pop("class_names", None), shape.pop("learned", {})
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged file take no memory
             model = build_model(
                 TrainConfig().changed(**config), shape.pop("in_dim"), shape.pop("out_dim"), factory, **shape
@@ -123,7 +123,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         ) from error
     if name is not None:
         raise InputError(f"{path}: {name} holds NaN or infinity; train the model again with a lower lr")
-    model.class_names = class_names
+    model.class_names, model.dgl_gt_learned = class_names, learned
     return model.to(torch.get_default_dtype()).eval()
 
 

@@ -81,10 +81,9 @@ class RunStore:
         tensorboard: bool = False,
         timeline: bool = False,
         factory: ModelFactory | None = None,
-        on_start=None,
         plan: PlanOfRun | None = None,
     ):
-        self._sg, self._config, self._on_start, self._plan = sg, config, on_start, plan
+        self._sg, self._config, self._plan = sg, config, plan
         self._factory_name = factory.name if factory else None
         self._state: RunState | None = None
         self._directory: RunDirectory | None = None
@@ -113,6 +112,7 @@ class RunStore:
         """Take the state of a new run, or put that of the latest checkpoint into it; every rank calls it."""
         self._handlers.enter_context(self._stop.noting())
         shape = {"model_factory": self._factory_name, **task.sizes, "class_names": self._sg.manifest["class_names"]}
+        shape["learned"] = dict(task.learned)
         self._shape = {name: value for name, value in shape.items() if value}
         if self._directory:
             model_bytes = sum(value.nbytes for value in state.model.state_dict().values())
@@ -134,8 +134,6 @@ class RunStore:
             print(f"dgl-gt: resuming after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)
         if self._profiler:
             self._profiler.start(state.epoch)
-        if self._on_start:
-            self._on_start(state.history)
 
     def _resume(self, state: RunState) -> None:
         """Go on from the latest checkpoint that is whole; ``InputError`` if there is none of this run."""

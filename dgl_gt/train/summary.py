@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import statistics
 import sys
@@ -22,7 +23,7 @@ from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 
 from .run_state import TrainHistory, TrainResult
-from .task_config import TITLES
+from .task_config import shown_metric
 
 _PLAIN_LINES = 10
 _UNEVEN, _LEAST_UNEVEN_S = 1.1, 0.1  # times the mean of the ranks; shorter steps vary by themselves
@@ -38,7 +39,7 @@ class Progress:
 
     def __init__(self, epochs: int):
         self._epochs, self._first, self._best = epochs, 0, ""
-        self._best_validation, self._started_s = -math.inf, time.monotonic()
+        self._best_validation, self._is_better, self._started_s = math.nan, operator.gt, time.monotonic()
         self._on_terminal = sys.stderr.isatty()
 
     def __enter__(self) -> Progress:
@@ -58,12 +59,14 @@ class Progress:
     def start(self, history: TrainHistory) -> None:
         """Begin where a run goes on: its earlier epochs say nothing about the time left."""
         self._first, self._started_s = len(history.losses), time.monotonic()
+        self._is_better = operator.lt if history.lower_is_better else operator.gt
         if history.best_epoch >= 0:
             self._note(history.best_epoch, history.validation)
 
     def after_epoch(self, epoch: int, loss: float, validation: float, seconds: float) -> None:
         """Show an epoch, counted from 0; the validation metric is NaN before the first evaluation."""
-        if validation > self._best_validation:
+        is_first = not self._best and math.isfinite(validation)
+        if is_first or self._is_better(validation, self._best_validation):
             self._note(epoch, validation)
         done = epoch + 1
         left_s = (time.monotonic() - self._started_s) / (done - self._first) * (self._epochs - done)
@@ -95,7 +98,7 @@ def unfinished_record(history: TrainHistory, sg: ShardedGraph, plan: PlanOfRun |
         best_epoch=history.best_epoch + 1,
         losses=history.losses,
         validations=history.validations,
-        metric=Metric(history.metric_name, history.validation, history.test),
+        metric=Metric(history.metric_name, history.validation, history.test, history.lower_is_better),
         plan=plan or UNSET,
     )
 
@@ -147,16 +150,15 @@ def _mean_and_deviation(runs: list[OneOfSeveral], metric: str) -> tuple[float, f
 def table_of_runs(runs: list[OneOfSeveral]) -> str:
     """Several runs as a table, with a line for the mean and the deviation."""
     first = runs[0].record
-    title = TITLES[first.metric.name]
+    kind = shown_metric(first.metric.name)
     rows = [
-        (run.split, run.seed, f"{metric.validation:.2%}", f"{metric.test:.2%}", run.record.best_epoch)
+        (run.split, run.seed, kind.text(metric.validation), kind.text(metric.test), run.record.best_epoch)
         for run in runs
         for metric in [run.record.metric]
     ]
-    both = ["{:.2%} ± {:.2%}".format(*_mean_and_deviation(runs, name)) for name in ("validation", "test")]
-    text = table(
-        ["split", "seed", f"validation {title}", f"test {title}", "best epoch"], [*rows, ("mean", "", *both, "")]
-    )
+    both = [" ± ".join(map(kind.text, _mean_and_deviation(runs, name))) for name in ("validation", "test")]
+    heads = [f"{split} {kind.title}" for split in ("validation", "test")]
+    text = table(["split", "seed", *heads, "best epoch"], [*rows, ("mean", "", *both, "")])
     return f"{text}\n\nexchanges were approximate, by the policy {_rules(first.policy)}" if first.policy else text
 
 
@@ -176,10 +178,10 @@ def _exchanged(run: RunRecord) -> str:
 
 def final_table(run: RunRecord) -> str:
     """A finished run as a table."""
-    title = TITLES[run.metric.name]
+    kind = shown_metric(run.metric.name)
     rows = [
-        (f"test {title}", f"{run.metric.test:.2%}"),
-        (f"validation {title}", f"{run.metric.validation:.2%}"),
+        (f"test {kind.title}", kind.text(run.metric.test)),
+        (f"validation {kind.title}", kind.text(run.metric.validation)),
         ("best epoch", f"{run.best_epoch} of {run.epochs}"),
         ("ranks", run.ranks),
         ("strategy", run.strategy + (f", depth {run.depth}" if run.depth > 1 else "")),

@@ -14,7 +14,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 
 from .config import TrainConfig
 from .inputs import ModelInputs
-from .task_config import TaskConfig
+from .task_config import MetricKind, TaskConfig
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Task(Protocol):
     """
 
     sizes: Mapping[str, int]  # arguments of the model: in_dim, out_dim, edge_feats and edge_kinds
-    metric: str  # one of the config's titles
+    metric: MetricKind
+    learned: Mapping[str, Any]  # what answers need besides the model, as values that JSON can hold
     rows_of_loss: Tensor | None  # int64: rows of the model's result that the loss reads; None where it reads all
 
     @classmethod
@@ -63,9 +64,12 @@ class Task(Protocol):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return the metric of each split, such as ``val`` and ``test``; the same on every rank."""
 
-    @staticmethod
-    def answer(model: nn.Module, inputs: ModelInputs) -> Any | None:
-        """Return what ``predict`` writes, a named tuple of arrays in the user's order; None on all ranks but rank 0."""
+    @classmethod
+    def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
+        """Return what ``predict`` writes, a named tuple of arrays in the user's order; None on all ranks but rank 0.
+
+        ``model.dgl_gt_learned`` is the task's ``learned``.
+        """
 
 
 def task_class(config: TaskConfig) -> type[Task]:

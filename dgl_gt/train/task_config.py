@@ -10,11 +10,50 @@ from msgspec import Meta
 from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.partition.errors import InputError, check_one_of
 from dgl_gt.partition.graph import SPLIT_MASKS
-from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, setting
+from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, setting, with_default
 
 MEANINGS = ("number", "kind")  # of edge data
 _ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
 _NAMES = r"\A([^,]+(,[^,]+)*)?\Z"  # edge data may have any name, but one with a comma cannot be given here
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """A metric by which models are compared, and how it is shown."""
+
+    name: str
+    title: str
+    is_share: bool = True  # shown in percent
+    lower_is_better: bool = False
+
+    def text(self, value: float) -> str:
+        """The value for people."""
+        return f"{value:.2%}" if self.is_share else f"{value:.4g}"
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether a value is better than another one."""
+        return value < than if self.lower_is_better else value > than
+
+
+METRICS = {
+    each.name: each
+    for each in (
+        MetricKind("accuracy", "accuracy"),
+        MetricKind("roc_auc", "ROC-AUC"),
+        MetricKind("f1_micro", "micro F1"),
+        MetricKind("f1_macro", "macro F1"),
+        MetricKind("f1_micro_topk", "micro F1 of the top labels"),
+        MetricKind("average_precision", "average precision"),
+        MetricKind("mae", "MAE", is_share=False, lower_is_better=True),
+        MetricKind("rmse", "RMSE", is_share=False, lower_is_better=True),
+        MetricKind("r2", "R2", is_share=False),
+    )
+}
+
+
+def shown_metric(name: str) -> MetricKind:
+    """How a metric is shown; one of a user's function by the name of the function."""
+    return METRICS.get(name) or MetricKind(name, name.rpartition(":")[2], is_share=False)
 
 
 @dataclass(frozen=True)
@@ -48,12 +87,14 @@ def _edge_columns(text: str) -> dict[str, str | None]:
 class TaskConfig(Settings):
     """What the settings of all tasks have in common: which data the model reads, and the split."""
 
-    titles: ClassVar[dict[str, str]] = {}  # of its metrics
-    node_data: ClassVar[tuple[str, ...]] = ()  # that it reads besides what the model reads
+    metrics: ClassVar[tuple[str, ...]] = ()  # names; the first one is the default
     assumed_out_dim: ClassVar[int] = 40  # in predictions, which are made before the labels are read
 
     kind: Annotated[str, Meta(description="the name of a task")] = setting(
-        "node_classification", "what is learned: node_classification", option="task"
+        "node_classification",
+        "what is learned: node_classification, a class for each node; node_multilabel, several labels; node_regression, "
+        "numbers",
+        option="task",
     )
     encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
         setting("", "encodings in the shards to append to the features, such as laplacian,degree")
@@ -81,14 +122,49 @@ class TaskConfig(Settings):
         return Inputs(_split(self.encodings), self.normalize_features, _edge_columns(self.edge_features))
 
     @property
+    def node_data(self) -> tuple[str, ...]:
+        """The node data that the task reads, besides what the model reads."""
+        return ()
+
+    @property
     def mask_of_loss(self) -> str:
         """The mask of the nodes that the loss reads; empty where it reads others, too."""
         return ""
 
 
+@dataclass(frozen=True)
+class NodeTaskConfig(TaskConfig):
+    """What the settings of tasks on nodes have in common: the column of labels, and the metric."""
+
+    label: Annotated[str, Meta(min_length=1, description="the name of node data")] = setting(
+        "label", "node data to learn; a node without has -1, or NaN among numbers with a fraction"
+    )
+    metric: Annotated[str, Meta(description="the name of a metric")] = setting(
+        "auto",
+        f"how models are compared: {', '.join(METRICS)}, by what suits the task; package.module:function of predictions and "
+        "labels; or auto",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.metric not in ("auto", *self.metrics) and ":" not in self.metric:
+            raise InputError(
+                f"metric is {self.metric!r}; for the task {self.kind} it must be auto, {', '.join(self.metrics)}, or "
+                "package.module:function"
+            )
+
+    @property
+    def node_data(self) -> tuple[str, ...]:
+        return self.label, *SPLIT_MASKS
+
+    @property
+    def mask_of_loss(self) -> str:
+        return "train_mask"
+
+
 @described
 @dataclass(frozen=True)
-class NodeClassificationConfig(TaskConfig):
+class NodeClassificationConfig(NodeTaskConfig):
     """The options of the task ``node_classification``: a class for each node.
 
     Raises
@@ -97,8 +173,7 @@ class NodeClassificationConfig(TaskConfig):
         A value is out of range; the message names it and says what is allowed.
     """
 
-    titles = {"accuracy": "accuracy", "roc_auc": "ROC-AUC"}
-    node_data = ("label", *SPLIT_MASKS)
+    metrics = "accuracy", "roc_auc"
 
     label_smoothing: Share = setting(0.0, "share of a label that is spread over all classes")
     class_weights: Annotated[str, one_of(("none", "balanced"))] = setting(
@@ -110,14 +185,51 @@ class NodeClassificationConfig(TaskConfig):
     entropy_labelled: Annotated[float, between(0.0, 1000.0)] = setting(
         0.0, "weight with which the mean entropy of predictions for training rows is subtracted from the loss"
     )
-    metric: Annotated[str, one_of(("auto", *titles))] = setting(
-        "auto", "accuracy, roc_auc, or auto: ROC-AUC for two classes, else accuracy"
-    )
 
     @property
     def mask_of_loss(self) -> str:
-        return "" if self.entropy_unlabelled else "train_mask"
+        return "" if self.entropy_unlabelled else super().mask_of_loss
 
 
-TASKS: dict[str, type[TaskConfig]] = {"node_classification": NodeClassificationConfig}
-TITLES = {name: title for kind in TASKS.values() for name, title in kind.titles.items()}  # of metrics
+@described
+@dataclass(frozen=True)
+class NodeMultilabelConfig(NodeTaskConfig):
+    """The options of the task ``node_multilabel``: labels (N, L) of 0 and 1, with a logistic loss for each.
+
+    Raises
+    ------
+    InputError
+        A value is out of range; the message names it and says what is allowed.
+    """
+
+    metrics = "f1_micro", "f1_macro", "f1_micro_topk", "average_precision", "roc_auc"
+
+    kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "node_multilabel")
+    positive_weights: Annotated[str, one_of(("none", "balanced"))] = setting(
+        "none", "weights of labels that are 1 in the loss: none, or balanced, as much in total as those that are 0"
+    )
+
+
+@described
+@dataclass(frozen=True)
+class NodeRegressionConfig(NodeTaskConfig):
+    """The options of the task ``node_regression``: numbers (N,) or (N, T), of which the model sees the standardised ones.
+
+    Raises
+    ------
+    InputError
+        A value is out of range; the message names it and says what is allowed.
+    """
+
+    metrics = "rmse", "mae", "r2"
+    assumed_out_dim = 1
+
+    kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "node_regression")
+    loss: Annotated[str, one_of(("mse", "l1", "huber"))] = setting(
+        "mse", "loss of a number: mse, l1, or huber, which is quadratic below one standard deviation"
+    )
+
+
+TASKS: dict[str, type[TaskConfig]] = {
+    each.kind: each for each in (NodeClassificationConfig, NodeMultilabelConfig, NodeRegressionConfig)
+}

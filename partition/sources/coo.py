@@ -129,7 +129,8 @@ def with_standard_masks_and_labels(node_data: dict[str, np.ndarray], name: str) 
     """Convert masks and labels to the form that Graph requires; other columns pass unchanged, without a copy.
 
     Masks of 0 and 1 of any type become bool. If one mask has a column for each split and another is (N,), the latter
-    is repeated for every split. Labels become int64 (N,), with -1 for NaN.
+    is repeated for every split. Labels that may be classes become int64 (N,), and several labels a node int8 (N, L), both
+    with -1 for NaN; other labels are numbers, float32 or float64, with NaN for none.
     """
     node_data = dict(node_data)
     masks = {key: _bool_mask(node_data[key], key, name) for key in SPLIT_MASKS if key in node_data}
@@ -138,9 +139,7 @@ def with_standard_masks_and_labels(node_data: dict[str, np.ndarray], name: str) 
         shared_by_splits = len(splits) == 1 and mask.ndim == 1
         node_data[key] = np.repeat(mask[:, None], min(splits), axis=1) if shared_by_splits else mask
     if "label" in node_data:
-        label = node_data["label"] = _integer_label(node_data["label"])
-        if label.dtype == np.int64 and (label < -1).any():
-            raise InputError(f"{name}: a label is {label.min()}; classes count from 0, and -1 is a node without label")
+        node_data["label"] = _standard_label(node_data["label"])
     return node_data
 
 
@@ -156,19 +155,18 @@ def _bool_mask(mask: np.ndarray, key: str, name: str) -> np.ndarray:
     return as_bool
 
 
-def _integer_label(label: np.ndarray) -> np.ndarray:
-    """Convert whole-number labels to int64 (N,); others pass unchanged, and the Graph's own check refuses them."""
+def _standard_label(label: np.ndarray) -> np.ndarray:
+    """Labels as classes, as several labels a node, or as numbers; others pass, and the Graph's own check refuses them."""
     if label.ndim == 2 and label.shape[1] == 1:
         label = label[:, 0]
-    if label.ndim != 1:
+    if label.dtype.kind not in "biuf" or label.ndim not in (1, 2):
         return label
-    if label.dtype.kind in "biu":
-        return label.astype(np.int64, copy=False)
-    if label.dtype.kind == "f":
-        whole = np.where(np.isnan(label), -1, label)
-        if (np.abs(whole) < 2**63).all() and (whole == np.floor(whole)).all():
-            return whole.astype(np.int64)
-    return label
+    known = np.nan_to_num(label, nan=-1.0) if label.dtype.kind == "f" else label
+    is_whole = label.dtype.kind != "f" or bool(((known == np.floor(known)) & (np.abs(known) < 2**63)).all())
+    least, most = (known.min(), known.max()) if known.size else (0, 0)
+    if is_whole and least >= -1 and (label.ndim == 1 or most <= 1):
+        return known.astype(np.int64 if label.ndim == 1 else np.int8, copy=False)
+    return label if label.dtype.kind == "f" else label.astype(np.float64)
 
 
 def as_float32_if_exact(column: np.ndarray) -> np.ndarray:

@@ -113,9 +113,6 @@ def _coo_graph(source: str, graph: dict, label: np.ndarray, split: dict) -> COOG
         data = edge_data if key.startswith("edge_") else node_data
         data["feat" if key in ("node_feat", "edge_feat") else key] = np.asarray(value)
     node_data["label"] = np.asarray(label)
-    if node_data["label"].shape[1:] not in ((), (1,)):
-        tasks = node_data["label"].shape[1]
-        raise InputError(f"{source!r}: {tasks} labels per node; only data sets with one label per node can be loaded")
     for key, part in zip(SPLIT_MASKS, ("train", "valid", "test")):
         node_data[key] = np.zeros(num_nodes, bool)
         ids = np.asarray(split[part])

@@ -123,8 +123,8 @@ def add_virtual_nodes(graph: Graph, count: int) -> Graph:
     node_data = {key: _with_zeros(value, count) for key, value in graph.node_data.items()}
     if "label" in node_data:
         label = node_data["label"]
-        node_data["label"] = label if label.dtype.kind == "i" else label.astype(np.int64)
-        node_data["label"][nodes:] = -1
+        node_data["label"] = label = label.astype(np.int64) if label.dtype.kind == "u" else label
+        label[nodes:] = np.nan if label.dtype.kind == "f" else -1
     node_data[VIRTUAL_NODE] = np.concatenate([np.zeros((nodes, count), np.uint8), np.eye(count, dtype=np.uint8)])
     graph = replace(graph, node_data=node_data, encodings={**graph.encodings, VIRTUAL_NODE: {"columns": count}})
     return _with_added(graph, "virtual_nodes", src, dst, {"nodes": count, "edges": edges})

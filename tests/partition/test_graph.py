@@ -75,7 +75,8 @@ MASKS = {
             dict(src=[0], dst=[1], num_nodes=3, node_data={**MASKS, "label": np.array([-1, 0, 1])}),
             "training node 0 has no label",
         ),
-        (dict(src=[0], dst=[1], num_nodes=3, node_data={"label": np.array([0.5, 0, 1])}), "label must be integers"),
+        (dict(src=[0], dst=[1], num_nodes=3, node_data={"label": np.zeros((3, 1, 1))}), "label must be integers"),
+        (dict(src=[0], dst=[1], num_nodes=3, node_data={"label": np.array([0, np.inf, 1])}), "infinite at node 1"),
     ],
 )
 def test_bad_graphs_are_refused_by_name(arguments, message):

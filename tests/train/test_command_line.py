@@ -208,7 +208,7 @@ def test_bad_options_are_refused(here, shards, tmp_path):
         (["--heads", 5], "hidden is 16; it must be a multiple of heads (5)"),
         (["--dropout", 1.5], "dropout is 1.5; it must be at least 0 and below 1"),
         (["--lr", "nan"], "lr is nan"),
-        (["--metric", "f1"], "metric is 'f1'; it must be auto, accuracy or roc_auc"),
+        (["--metric", "f1"], "metric is 'f1'; for the task node_classification it must be auto, accuracy, roc_auc"),
         (["--config", tmp_path / "typo.yaml"], "unknown key 'hiden'"),
         (["--config", tmp_path / "list.yaml"], "keys and values"),
         (["--config", tmp_path / "none.yaml"], "no such file"),

@@ -24,7 +24,7 @@ def task(rows=slice(None), num_nodes=NODES, user_rows=None, **settings):
     train = torch.nonzero(torch.isin(numbers, TRAIN))[:, 0]
     here = LabelledRows(None, LABEL[rows], {"train": train}, user_rows)
     return NodeClassification.of_rows(
-        here, here, {"train": len(TRAIN)}, CLASSES, num_nodes, read_config(**settings), ONE_RANK
+        here, here, {"train": len(TRAIN)}, num_nodes, CLASSES, read_config(**settings), ONE_RANK
     )
 
 

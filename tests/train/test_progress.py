@@ -31,14 +31,14 @@ def test_plain_lines_name_epoch_loss_validation_best_and_time_left(capsys):
 
 def test_a_run_that_goes_on_knows_its_best_epoch(capsys):
     with Progress(8) as progress:
-        progress.start(TrainHistory("accuracy", [1.0] * 6, [0.5] * 6, best_epoch=1, validation=0.95, test=0.9))
+        progress.start(TrainHistory("accuracy", False, [1.0] * 6, [0.5] * 6, best_epoch=1, validation=0.95, test=0.9))
         train(progress, 8, first=6)
     assert capsys.readouterr().err.count("best 0.9500 (epoch 2)") == 2
 
 
 def test_before_the_first_evaluation_there_is_no_best(capsys):
     with Progress(2) as progress:
-        progress.start(TrainHistory("accuracy", [], [], best_epoch=-1, validation=-1.0, test=-1.0))
+        progress.start(TrainHistory("accuracy", False, [], [], best_epoch=-1, validation=-1.0, test=-1.0))
         progress.after_epoch(0, 1.0, float("nan"), 0.1)
     assert "validation nan  0.10 s" in capsys.readouterr().err
 

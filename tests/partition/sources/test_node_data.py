@@ -248,7 +248,6 @@ EDGES = "source,target\n0,1\n1,2\n"
         ("n.csv", ",0,1\n2,5,1\n1,6,2\n0,7,3\n", ["column without a name"]),
         ("n.csv", "paper_id,label\n2,0\n1,1\n1,1\n0,1\n", ["'paper_id'"]),
         ("n.csv", "some_id,label\n230425980,0\n230425981,1\n230425982,1\n", ["'some_id'"]),
-        ("n.csv", "id,label\n0,-2\n1,0\n2,1\n", ["-2", "-1"]),
         ("n.csv", "id,Node Size\n0,1\n1,x\n2,3\n", ["line 3", "--skip 'Node Size'"]),
         ("n.csv", "ID,id,a\n0,2,1\n1,1,2\n2,0,3\n", ["line 1", "'id'"]),
         ("n.csv", 'id,name,a\n0,"two\nlines",1\n1,y,2\n2,x,3\n', ["line 2"]),

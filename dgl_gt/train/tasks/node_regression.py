@@ -1,0 +1,92 @@
+"""Numbers of nodes: the model sees them standardised by the training rows of all ranks, and predictions are as given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dgl_gt.comm.group import Comm
+from dgl_gt.partition.errors import InputError
+
+from ..task import Batch
+from .nodes import LabelledRows, NodeTask, total
+
+_LOSSES: dict[str, Callable] = {"mse": functional.mse_loss, "l1": functional.l1_loss, "huber": functional.huber_loss}
+
+
+class NodeNumbers(NamedTuple):
+    """The numbers of every node, in the original node order, without virtual nodes."""
+
+    prediction: np.ndarray  # float32 (N,), or (N, T) of several targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRegression(NodeTask):
+    """A :class:`dgl_gt.train.task.Task`: the mean loss of all known targets of the training rows, standardised.
+
+    ``entries`` is their number on all ranks; ``mean`` and ``scale``, float64 (T,), are the mean and the standard
+    deviation of each target's.
+    """
+
+    entries: int
+    mean: Tensor
+    scale: Tensor
+
+    missing = "NaN"
+
+    @staticmethod
+    def labels(column: Tensor, name: str) -> Tensor:
+        """Whole numbers have -1 where a node has none, unless there are numbers below."""
+        label = column[:, None] if column.dim() == 1 else column
+        if label.dim() != 2:
+            raise InputError(
+                f"node data {name!r} has row shape {tuple(column.shape[1:])}; the task node_regression needs a number, or a "
+                "row of numbers: choose another label"
+            )
+        return label.double() if label.is_floating_point() else label.double().masked_fill(label == -1, torch.nan)
+
+    @staticmethod
+    def known(label: Tensor) -> Tensor:
+        return ~label.isnan()
+
+    @staticmethod
+    def assumed_labels(nodes: int, out_dim: int) -> Tensor:
+        return torch.zeros(nodes, out_dim, dtype=torch.float64)
+
+    @classmethod
+    def counted(cls, rows: LabelledRows, counts: dict, out_dim: int, settings: Any, comm: Comm) -> dict[str, Any]:
+        target = rows.train_label
+        known = cls.known(target)
+        count, sums = comm.all_reduce(torch.stack([known.double().sum(0), target.nansum(0)]).cpu())
+        mean = (sums / count.clamp(min=1)).to(target.device)
+        squares = comm.all_reduce((target - mean).square().nansum(0).cpu())
+        scale = (squares / count.clamp(min=1)).sqrt().to(target.device)
+        return {"entries": int(count.sum()), "mean": mean, "scale": torch.where(scale > 0, scale, 1.0)}
+
+    def loss(self, out: Tensor, batch: Batch) -> Tensor:
+        """Return this rank's share of the loss, (), for standardised numbers (N, T)."""
+        train = self.trained.rows["train"]
+        target, values = (batch.targets["label"][train] - self.mean) / self.scale, out[train]
+        is_known = self.known(target)
+        target = torch.where(is_known, target, 0.0).to(values.dtype)
+        losses = _LOSSES[self.config.loss](values, target, reduction="none")
+        return total(losses.masked_fill(~is_known, 0.0), self.trained, train) / self.entries
+
+    def compared(self, out: Tensor) -> Tensor:
+        return out * self.scale + self.mean
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+
+    @staticmethod
+    def predictions(out: Tensor, learned: dict) -> NodeNumbers:
+        mean, scale = (torch.tensor(learned[name], dtype=torch.float64) for name in ("mean", "scale"))
+        numbers = (out * scale + mean).float().numpy()
+        return NodeNumbers(numbers[:, 0] if numbers.shape[1] == 1 else numbers)

@@ -1,0 +1,249 @@
+"""What tasks on nodes have in common: the rows of the splits, batches of all nodes, and the metric of some rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from dgl_gt.comm.group import Comm
+from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import SPLIT_MASKS
+from dgl_gt.partition.shards.counts import user_node_count
+from dgl_gt.partition.system.units import format_count
+
+from ..config import TrainConfig
+from ..inputs import ModelInputs, read_inputs, required
+from ..metrics import read_metric
+from ..model import logits_of
+from ..task import Batch
+from ..task_config import MetricKind, NodeTaskConfig
+
+_Task = TypeVar("_Task", bound="NodeTask")
+SPLITS = tuple(mask.removesuffix("_mask") for mask in SPLIT_MASKS)
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """The nodes of a graph, on this rank."""
+
+    inputs: ModelInputs
+    label: Tensor  # (N,) or (N, L), as the task reads it
+    rows: dict[str, Tensor]  # int64: labelled rows of train, val and test; a rank may have none
+    user_rows: Tensor | None = None  # bool (N,), false for virtual nodes; None where there are none
+    weights: Tensor | None = None  # float32 (N,), of the rows in the loss; None where each counts once
+
+    @property
+    def train_label(self) -> Tensor:
+        """The labels of the training rows."""
+        return self.label[self.rows["train"]]
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """A :class:`dgl_gt.train.task.Task` on nodes, without its loss. Rows without a label are left out.
+
+    Attributes
+    ----------
+    evaluated, trained : LabelledRows
+        The owned nodes, and the nodes of training steps.
+    counts : dict of str to int
+        Rows of each split on all ranks together.
+    num_nodes : int
+        Nodes of the whole graph, without virtual nodes.
+    out_dim : int
+        Numbers that the model gives each node.
+    config : NodeTaskConfig
+    seed : int
+        Seed of the signs of eigenvectors.
+    comm : Comm
+    metric : MetricKind
+    score : callable
+        The metric of predictions and labels of some rows on each rank.
+    graph_of_step : callable, optional
+        Graph of each training step, with the nodes of ``trained``; by default that of its inputs.
+    """
+
+    evaluated: LabelledRows
+    trained: LabelledRows
+    counts: dict[str, int]
+    num_nodes: int
+    out_dim: int
+    config: Any  # the NodeTaskConfig of the class
+    seed: int
+    comm: Comm
+    metric: MetricKind
+    score: Callable[[Tensor, Tensor, Comm], float]
+    graph_of_step: Callable[[int], ShardedGraph] | None = None
+
+    missing: ClassVar[str]  # what a node without a label has
+
+    @classmethod
+    def read(cls: type[_Task], sg: ShardedGraph, config: TrainConfig, graphs: TrainingGraphs | None = None) -> _Task:
+        """Read features with encodings, labels and masks of a sharded graph.
+
+        ``InputError`` says that features, labels or masks are missing or have the wrong shape, that the split does not
+        exist or has no labelled row, or that the labels or the metric do not suit the task.
+        """
+        evaluated = trained = cls._labelled_rows(sg, config)
+        counts = {}
+        for name, rows in evaluated.rows.items():
+            counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows)]))[0])
+            if not counts[name]:
+                raise InputError(
+                    f"{name}_mask of split {config.task.split} selects no labelled node; it must select at least one: fix "
+                    f"the mask, or the labels, where {cls.missing} means none"
+                )
+        if graphs is not None and graphs.base is not sg:
+            trained = replace(cls._labelled_rows(graphs.base, config), weights=graphs.weights)
+        out_dim = cls.width_of(evaluated.label, sg)
+        graph_of_step = None if graphs is None or graphs.is_exact else graphs.of_step
+        of_graph = evaluated, trained, counts, user_node_count(sg.manifest)
+        return cls.of_rows(*of_graph, out_dim, config, sg.comm, graph_of_step)
+
+    @classmethod
+    def assume(cls: type[_Task], sg: ShardedGraph, config: TrainConfig, out_dim: int) -> _Task:
+        """All nodes count as training rows where labels or masks are missing."""
+        name, nodes, mask = _node_task(config).label, sg.num_nodes(), sg.ndata.get("train_mask")
+        label = cls.labels(sg.ndata[name], name) if name in sg.ndata else cls.assumed_labels(nodes, out_dim)
+        if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
+            mask = torch.ones(nodes, dtype=torch.bool)
+        rows = LabelledRows(read_inputs(sg, config.task.inputs), label, {"train": mask.nonzero().squeeze(1)})
+        width = label.shape[1] if label.dim() == 2 else out_dim
+        return cls.of_rows(rows, rows, {"train": nodes}, 2 * nodes, width, config, sg.comm)
+
+    @classmethod
+    def of_rows(
+        cls: type[_Task],
+        evaluated: LabelledRows,
+        trained: LabelledRows,
+        counts: dict[str, int],
+        num_nodes: int,
+        out_dim: int,
+        config: TrainConfig,
+        comm: Comm,
+        graph_of_step: Callable | None = None,
+    ) -> _Task:
+        """Make the task of rows; a collective."""
+        settings = _node_task(config)
+        metric = cls.chosen_metric(settings, out_dim)
+        more = cls.counted(evaluated, counts, out_dim, settings, comm)
+        rows = evaluated, trained, counts, num_nodes
+        return cls(*rows, out_dim, settings, config.seed, comm, *read_metric(metric), graph_of_step, **more)
+
+    # ---- what each task says of its labels
+
+    @staticmethod
+    def labels(column: Tensor, name: str) -> Tensor:
+        """The labels of a column of node data of this name; ``InputError`` if the task cannot learn it."""
+        raise NotImplementedError
+
+    @staticmethod
+    def known(label: Tensor) -> Tensor:
+        """Whether labels are known, bool, of their shape."""
+        raise NotImplementedError
+
+    @staticmethod
+    def assumed_labels(nodes: int, out_dim: int) -> Tensor:
+        """Labels of nodes that have none, to trace steps."""
+        raise NotImplementedError
+
+    @staticmethod
+    def width_of(label: Tensor, sg: ShardedGraph) -> int:
+        """Numbers that the model gives each node, for labels as :meth:`labels` reads them; a collective."""
+        return label.shape[1]
+
+    @classmethod
+    def chosen_metric(cls, settings: NodeTaskConfig, out_dim: int) -> str:
+        """The name of the metric; ``InputError`` if it does not suit the labels."""
+        return settings.metrics[0] if settings.metric == "auto" else settings.metric
+
+    @classmethod
+    def counted(cls, rows: LabelledRows, counts: dict, out_dim: int, settings: Any, comm: Comm) -> dict[str, Any]:
+        """More fields of the task, counted over the training rows of all ranks; a collective."""
+        return {}
+
+    def compared(self, out: Tensor) -> Tensor:
+        """What the metric compares with labels, of the model's result."""
+        return out
+
+    @staticmethod
+    def predictions(out: Tensor, learned: dict) -> Any:
+        """What ``predict`` writes, of the model's result for all nodes and of :attr:`learned`."""
+        raise NotImplementedError
+
+    # ---- what a Task does
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Arguments of the model: ``in_dim``, ``edge_feats`` and ``edge_kinds``, and ``out_dim``."""
+        return {**self.evaluated.inputs.sizes, "out_dim": self.out_dim}
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What predictions need besides the model, as values that JSON can hold."""
+        return {}
+
+    @property
+    def rows_of_loss(self) -> Tensor | None:
+        """Rows of the model's result that the loss reads, the training rows; None where it reads all of them."""
+        return self.trained.rows["train"] if self.config.mask_of_loss else None
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """Make one batch of all nodes."""
+        inputs = self.trained.inputs
+        if self.graph_of_step is not None:
+            graph = self.graph_of_step(step)
+            inputs = inputs if graph is inputs.graph else inputs.on(graph)
+        yield Batch(inputs.in_step(self.seed, step), {"label": self.trained.label})
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the metric of the validation rows and of the test rows."""
+        model.eval()
+        rows = self.evaluated
+        result = self.compared(logits_of(model, rows.inputs))
+        chosen = {name: rows.rows[name] for name in ("val", "test")}
+        return {name: self.score(result[each], rows.label[each], self.comm) for name, each in chosen.items()}
+
+    @classmethod
+    def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
+        """Predict for every node, in the original order, without virtual nodes."""
+        out = inputs.graph.gather(logits_of(model, inputs).float(), to=0)
+        if out is None:
+            return None
+        learned: Any = getattr(model, "dgl_gt_learned", {})
+        return cls.predictions(out[: user_node_count(inputs.graph.manifest)].cpu(), learned)
+
+    @classmethod
+    def _labelled_rows(cls, sg: ShardedGraph, config: TrainConfig) -> LabelledRows:
+        settings, rows = _node_task(config), {}
+        inputs, label = read_inputs(sg, settings.inputs), cls.labels(required(sg, settings.label), settings.label)
+        known = cls.known(label).reshape(len(label), -1).any(1)
+        for name in SPLITS:
+            mask = required(sg, f"{name}_mask")
+            splits = mask.shape[1] if mask.dim() == 2 else 1
+            if settings.split >= splits:
+                raise InputError(
+                    f"split is {settings.split}; the masks hold {format_count(splits, 'split')}, counted from 0"
+                )
+            chosen = mask[:, settings.split] if mask.dim() == 2 else mask
+            rows[name] = (chosen & known).nonzero().squeeze(1)
+        num_nodes = user_node_count(sg.manifest)
+        user_rows = sg.node_ids < num_nodes if num_nodes < sg.manifest["nodes"] else None
+        return LabelledRows(inputs, label, rows, user_rows)
+
+
+def _node_task(config: TrainConfig) -> NodeTaskConfig:
+    assert isinstance(config.task, NodeTaskConfig)
+    return config.task
+
+
+def total(losses: Tensor, rows: LabelledRows, chosen: Tensor) -> Tensor:
+    """Return the sum of the losses of some rows, each times its weight where rows have weights."""
+    return losses.sum() if rows.weights is None else (losses.T * rows.weights[chosen]).sum()
