@@ -94,7 +94,7 @@ def _predict_rank(args):
     if answer is None:  # all ranks but rank 0
         return None
     write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
-    counts = {"nodes": len(answer[0])}
+    counts = {"edges" if "source" in answer._fields else "nodes": len(answer[0])}
     if "probability" in answer._fields:
         counts["classes"] = answer.probability.shape[1]
     size = ", ".join(f"{count:,} {name}" for name, count in counts.items())

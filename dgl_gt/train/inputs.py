@@ -36,6 +36,8 @@ class ModelInputs:
         Columns of ``feat`` that are eigenvectors, whose signs training flips.
     reads : Inputs
         What the rows were made of.
+    chosen : Tensor, int64, optional
+        The edges whose results are wanted of a model that gives results of edges; by default all.
     """
 
     graph: ShardedGraph
@@ -43,6 +45,7 @@ class ModelInputs:
     edges: dict[str, torch.Tensor] = field(default_factory=dict)
     signed: range = range(0)
     reads: Inputs = Inputs()
+    chosen: torch.Tensor | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -124,15 +127,17 @@ def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
     return feat * signs.to(feat.device)
 
 
-def required(sg: ShardedGraph, key: str) -> torch.Tensor:
-    """The node data of this name; ``InputError`` if the shards have none."""
-    if key not in sg.ndata:
-        present = ", ".join(map(repr, sg.ndata)) or "none"
+def required(sg: ShardedGraph, key: str, *, of_edges: bool = False) -> torch.Tensor:
+    """The node data of this name, or the edge data; ``InputError`` if the shards have none."""
+    data = sg.edata if of_edges else sg.ndata
+    if key not in data:
+        present = ", ".join(map(repr, data)) or "none"
+        kind, way = ("edge data", "") if of_edges else ("node data", ", or name a file that has it with --node-data")
         raise InputError(
-            f"the shards of {sg.manifest['source']} have no node data {key!r} (they have: {present}); partition a graph "
-            f"that has it, or name a file that has it with --node-data"
+            f"the shards of {sg.manifest['source']} have no {kind} {key!r} (they have: {present}); partition a graph that has "
+            f"it{way}"
         )
-    return sg.ndata[key]
+    return data[key]
 
 
 def edge_rows(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]:
@@ -215,5 +220,6 @@ def describe_unused_data(manifest: dict, task: TaskConfig) -> str | None:
     inputs = task.inputs
     known = {"feat", *task.node_data, *inputs.encodings}
     unused = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
-    unused += [f"edge data {key!r}" for key in manifest["edge_data"] if key not in inputs.edge_features]
+    known_edges = {*task.edge_data, *inputs.edge_features}
+    unused += [f"edge data {key!r}" for key in manifest["edge_data"] if key not in known_edges]
     return f"not used by train: {', '.join(unused)}" if unused else None

@@ -27,6 +27,7 @@ from dgl_gt.run_files.run_directory import CONFIG
 
 from .config import SETTINGS, TrainConfig, read_config
 from .inputs import ModelInputs
+from .pair_model import PairModel, PairScorer
 from .user_function import cause_of, find_function
 
 
@@ -86,16 +87,19 @@ def build_model(
         The factory fails, returns no Module, or one without a layer whose activations could be checkpointed although
         the config asks for that.
     """
+    task: Any = config.task
+    width = config.model.hidden if task.pair_scorer else out_dim
     if factory is None:
-        model: nn.Module = make_model(config.model, in_dim, out_dim, **edge_widths)
+        model: nn.Module = make_model(config.model, in_dim, width, **edge_widths)
     else:
         if config.task.edge_features:
             raise InputError(
                 f"edge_features is {config.task.edge_features!r}, and the model of {factory.name} is called with features of "
                 "nodes alone; leave it out, and read sg.edata in the model"
             )
-        model = _made(factory, in_dim, out_dim)
-    task: Any = config.task
+        model = _made(factory, in_dim, width)
+    if task.pair_scorer:
+        model = PairModel(model, PairScorer(task.pair_scorer, width, out_dim, edge_widths.get("edge_feats", 0)))
     model.dgl_gt_task = task  # for predictions
     if config.activation_checkpoint not in checkpoint_modes(model):
         raise InputError(
@@ -146,25 +150,29 @@ def logits_of(model: nn.Module, inputs: ModelInputs, out_dim: int | None = None)
         A user's own code fails, the model returns no such rows, or no logit for each class, where their number is
         given; or the graph exchanges halos of several hops, which such a model cannot take.
     """
-    graph = inputs.graph
+    graph, of_nodes = inputs.graph, model.nodes if isinstance(model, PairModel) else model
     if graph.depth > 1 and traits_of(model).num_views is None:
         raise InputError(
             f"depth is {graph.depth}, and only the models of dgl-gt take halos of several hops; leave depth (--depth) out "
             "for this model"
         )
     try:
-        logits = model(graph, inputs.feat, **inputs.edges)
+        chosen = {} if inputs.chosen is None else {"chosen": inputs.chosen}
+        logits = model(graph, inputs.feat, **inputs.edges, **chosen)
     except (InputError, RankError, MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a user's model raises; what fails in one of ours is a defect of ours
-        if "allocate memory" in str(error) or type(model).__module__.startswith("dgl_gt."):
+        if "allocate memory" in str(error) or type(of_nodes).__module__.startswith("dgl_gt."):
             raise
         raise InputError(f"the model failed: {cause_of(error)}; fix the model") from error
-    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != graph.num_nodes():
+    rows = graph.num_nodes()
+    if of_nodes is not model:
+        rows = graph.num_edges() if inputs.chosen is None else len(inputs.chosen)
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != rows:
         shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise InputError(
             f"the model returned {shown}; it must return a tensor with one row of logits for each of the "
-            f"{graph.num_nodes():,} nodes that the rank owns"
+            f"{rows:,} nodes that the rank owns"
         )
     if out_dim not in (None, logits.shape[1]) or not logits.is_floating_point():
         raise InputError(

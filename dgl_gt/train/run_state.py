@@ -246,7 +246,9 @@ def _sum_of_rows(ids: Tensor, rows: Tensor, name: str) -> int:
 def identity_of(config: TrainConfig, factory_name: str | None, sg: ShardedGraph, model: nn.Module) -> dict:
     """What makes a run the same, by name, as values that JSON can hold; every rank calls it."""
     inputs = config.task.inputs
-    data = data_digest(sg, ("feat", *config.task.node_data, *inputs.encodings), inputs.edge_features)
+    data = data_digest(
+        sg, ("feat", *config.task.node_data, *inputs.encodings), (*config.task.edge_data, *inputs.edge_features)
+    )
     settings = {name: value for name, value in config.flat().items() if name not in _free_settings(config)}
     if is_policy_file(config.exchange.policy):  # what the file says, not only its name
         settings["policy"] = str(config.exchange.rules.described())

@@ -186,14 +186,15 @@ def write_predictions(
     class_names: Sequence[str] | None = None,
     force: bool = False,
 ) -> None:
-    """Write the fields of an answer, a named tuple, to ``.npz``, or to ``.csv`` with a row for each node.
+    """Write the fields of an answer, a named tuple, to ``.npz``, or to ``.csv`` with a row for each node, or each edge.
 
-    A field of shape (N, K) is K columns in a ``.csv``. Nodes are written by name where they have names, and so are
+    A field of shape (N, K) is K columns in a ``.csv``. Nodes, also ``source`` and ``destination``, are written by name where they have names, and so are
     classes, the whole numbers of an answer with a ``probability``: in a ``.csv`` in place of their numbers, in an ``.npz``
     as ``node_names`` and ``class_names``. The file appears when it is complete; with ``force`` it replaces an existing one.
     """
     fields = answer._asdict()
-    if "probability" not in fields:
+    of_edges = "source" in fields
+    if "probability" not in fields or of_edges:
         class_names = None
     elif class_names is not None:
         class_names = class_names[: answer.probability.shape[1]]  # the last ones may have no node
@@ -204,15 +205,19 @@ def write_predictions(
             np.savez(file, **fields, **names)
             return
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        rows = csv.writer(text, lineterminator="\n")
-        heads, columns = ["node"], [range(len(answer[0])) if node_names is None else node_names.tolist()]
+        lines = csv.writer(text, lineterminator="\n")
+        rows = range(len(answer[0])) if node_names is None or of_edges else node_names.tolist()
+        heads, columns = ["edge" if of_edges else "node"], list[Any]([rows])
+        for name in ("source", "destination") if of_edges else ():
+            ends = fields.pop(name)
+            heads, columns = [*heads, name], [*columns, (ends if node_names is None else node_names[ends]).tolist()]
         for name, values in fields.items():
             wide = values.reshape(len(values), -1).T
             of_class = range(len(wide)) if class_names is None else class_names
             heads += [name] if values.ndim == 1 else [f"{name}_{each}" for each in of_class]
             columns += [_cells(column, class_names) for column in wide]
-        rows.writerow(heads)
-        rows.writerows(zip(*columns))
+        lines.writerow(heads)
+        lines.writerows(zip(*columns))
         text.detach()
 
 

@@ -36,7 +36,7 @@ class Batch:
 class Task(Protocol):
     """A task on the graph of a rank. Each method is a collective: every rank calls it.
 
-    The class of the task ``a_b`` is ``AB`` in ``tasks/a_b.py``, and its settings are ``ABConfig`` in ``task_config.py``.
+    The class of the task ``a_b`` is ``AB`` in ``tasks/b.py``, and its settings are ``ABConfig`` in ``task_config.py``.
     """
 
     sizes: Mapping[str, int]  # arguments of the model: in_dim, out_dim, edge_feats and edge_kinds
@@ -74,7 +74,8 @@ class Task(Protocol):
 
 def task_class(config: TaskConfig) -> type[Task]:
     """The class of a task."""
-    return getattr(import_module(f"{__package__}.tasks.{config.kind}"), type(config).__name__.removesuffix("Config"))
+    module = config.kind.partition("_")[2]
+    return getattr(import_module(f"{__package__}.tasks.{module}"), type(config).__name__.removesuffix("Config"))
 
 
 def read_task(sg: ShardedGraph, config: TrainConfig, graphs: TrainingGraphs | None = None) -> Task:

@@ -13,6 +13,7 @@ from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, setting, with_default
 
 MEANINGS = ("number", "kind")  # of edge data
+DECODERS = ("mlp", "bilinear", "dot")
 _ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
 _NAMES = r"\A([^,]+(,[^,]+)*)?\Z"  # edge data may have any name, but one with a comma cannot be given here
 
@@ -92,8 +93,8 @@ class TaskConfig(Settings):
 
     kind: Annotated[str, Meta(description="the name of a task")] = setting(
         "node_classification",
-        "what is learned: node_classification, a class for each node; node_multilabel, several labels; node_regression, "
-        "numbers",
+        "what is learned of nodes: node_classification, a class; node_multilabel, several labels; node_regression, numbers; "
+        "or of edges: edge_classification, edge_multilabel, edge_regression",
         option="task",
     )
     encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
@@ -127,17 +128,28 @@ class TaskConfig(Settings):
         return ()
 
     @property
+    def edge_data(self) -> tuple[str, ...]:
+        """The edge data that the task reads, besides what the model reads."""
+        return ()
+
+    @property
     def mask_of_loss(self) -> str:
-        """The mask of the nodes that the loss reads; empty where it reads others, too."""
+        """The mask of the rows that the loss reads; empty where it reads others, too."""
+        return ""
+
+    @property
+    def pair_scorer(self) -> str:
+        """How results of edges are made of rows of both ends; empty for a task on nodes."""
         return ""
 
 
 @dataclass(frozen=True)
-class NodeTaskConfig(TaskConfig):
-    """What the settings of tasks on nodes have in common: the column of labels, and the metric."""
+class LabelTaskConfig(TaskConfig):
+    """What the settings of tasks with labels have in common: the column of labels, and the metric."""
 
-    label: Annotated[str, Meta(min_length=1, description="the name of node data")] = setting(
-        "label", "node data to learn; a node without has -1, or NaN among numbers with a fraction"
+    label: Annotated[str, Meta(min_length=1, description="the name of node data, or of edge data")] = setting(
+        "label",
+        "node data, or edge data, to learn; where there is no label it has -1, or NaN among numbers with a fraction",
     )
     metric: Annotated[str, Meta(description="the name of a metric")] = setting(
         "auto",
@@ -164,7 +176,7 @@ class NodeTaskConfig(TaskConfig):
 
 @described
 @dataclass(frozen=True)
-class NodeClassificationConfig(NodeTaskConfig):
+class NodeClassificationConfig(LabelTaskConfig):
     """The options of the task ``node_classification``: a class for each node.
 
     Raises
@@ -193,7 +205,7 @@ class NodeClassificationConfig(NodeTaskConfig):
 
 @described
 @dataclass(frozen=True)
-class NodeMultilabelConfig(NodeTaskConfig):
+class NodeMultilabelConfig(LabelTaskConfig):
     """The options of the task ``node_multilabel``: labels (N, L) of 0 and 1, with a logistic loss for each.
 
     Raises
@@ -212,7 +224,7 @@ class NodeMultilabelConfig(NodeTaskConfig):
 
 @described
 @dataclass(frozen=True)
-class NodeRegressionConfig(NodeTaskConfig):
+class NodeRegressionConfig(LabelTaskConfig):
     """The options of the task ``node_regression``: numbers (N,) or (N, T), of which the model sees the standardised ones.
 
     Raises
@@ -230,6 +242,82 @@ class NodeRegressionConfig(NodeTaskConfig):
     )
 
 
+@dataclass(frozen=True)
+class OnEdgesConfig(LabelTaskConfig):
+    """What the settings of tasks on edges have in common: how rows of both ends give a result."""
+
+    decoder: Annotated[str, one_of(DECODERS)] = setting(
+        "mlp",
+        "how rows of both ends give the result of an edge: mlp, of both rows and the numbers in edge_features; bilinear; or "
+        "dot, for one number",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.label in self.inputs.edge_features:
+            raise InputError(f"edge_features has {self.label!r}, which is what is learned; leave it out")
+
+    @property
+    def node_data(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def edge_data(self) -> tuple[str, ...]:
+        return self.label, *SPLIT_MASKS
+
+    @property
+    def pair_scorer(self) -> str:
+        return self.decoder
+
+
+@described
+@dataclass(frozen=True)
+class EdgeClassificationConfig(OnEdgesConfig, NodeClassificationConfig):
+    """The options of the task ``edge_classification``: a class for each edge.
+
+    Raises
+    ------
+    InputError
+        A value is out of range; the message names it and says what is allowed.
+    """
+
+    kind: Annotated[str, Meta(description="the name of a task")] = with_default(
+        TaskConfig, "kind", "edge_classification"
+    )
+
+
+@described
+@dataclass(frozen=True)
+class EdgeMultilabelConfig(OnEdgesConfig, NodeMultilabelConfig):
+    """The options of the task ``edge_multilabel``: labels (E, L) of 0 and 1, with a logistic loss for each.
+
+    Raises
+    ------
+    InputError
+        A value is out of range; the message names it and says what is allowed.
+    """
+
+    kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "edge_multilabel")
+
+
+@described
+@dataclass(frozen=True)
+class EdgeRegressionConfig(OnEdgesConfig, NodeRegressionConfig):
+    """The options of the task ``edge_regression``: numbers (E,) or (E, T), of which the model sees the standardised ones.
+
+    Raises
+    ------
+    InputError
+        A value is out of range; the message names it and says what is allowed.
+    """
+
+    kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "edge_regression")
+
+
 TASKS: dict[str, type[TaskConfig]] = {
-    each.kind: each for each in (NodeClassificationConfig, NodeMultilabelConfig, NodeRegressionConfig)
+    each.kind: each
+    for each in (
+        *(NodeClassificationConfig, NodeMultilabelConfig, NodeRegressionConfig),
+        *(EdgeClassificationConfig, EdgeMultilabelConfig, EdgeRegressionConfig),
+    )
 }

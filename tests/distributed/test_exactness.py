@@ -14,7 +14,7 @@ from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.train.config import read_config
 from dgl_gt.train.fit import take_step
-from dgl_gt.train.tasks.node_classification import NodeClassification
+from dgl_gt.train.tasks.classification import NodeClassification
 
 EPOCHS = 20
 
@@ -74,7 +74,7 @@ def in_dtype_of(task, dtype):
 def in_dtype(directory, dtype):
     sg = dgl_gt.load(directory)
     task = in_dtype_of(NodeClassification.read(sg, read_config()), dtype)
-    model, optimizer = new_model(task.sizes["in_dim"], task.classes, dtype)
+    model, optimizer = new_model(task.sizes["in_dim"], task.out_dim, dtype)
     losses, first = [], None
     for step in range(EPOCHS):
         losses.append(take_step(model, task, sg.comm, optimizer, step))

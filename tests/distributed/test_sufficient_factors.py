@@ -23,7 +23,7 @@ from dgl_gt.train.fit import take_step
 from dgl_gt.train.model import build_model
 from dgl_gt.train.run import train
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, saves_bytes
-from dgl_gt.train.tasks.node_classification import NodeClassification
+from dgl_gt.train.tasks.classification import NodeClassification
 
 WIDE = {"layers": 2, "hidden": 24, "heads": 12, "epochs": 2, "dropout": 0.2, "evaluate_every": 1}
 NAMES = ("layers.1.ffn.0", "layers.1.ffn.3", "output")

@@ -7,7 +7,7 @@ from ranks import run_ranks
 import dgl_gt
 from dgl_gt.partition import InputError, partition
 from dgl_gt.train import predict, read_config, train
-from dgl_gt.train.tasks.node_classification import NodeClassification
+from dgl_gt.train.tasks.classification import NodeClassification
 
 OPTIONS = {"expander": 4, "virtual_nodes": 2, "encode": "laplacian=2,shortest_path=2"}
 SETTINGS = {
@@ -47,10 +47,10 @@ def test_a_task_knows_the_users_rows(awkward_graph, tmp_path):
     with dgl_gt.load(tmp_path / "shards") as sg:
         task = NodeClassification.read(sg, read_config())
         user_rows = task.evaluated.user_rows
-        assert task.num_nodes == 60 and user_rows.sum() == 60 and len(user_rows) == 63
+        assert task.num_rows == 60 and user_rows.sum() == 60 and len(user_rows) == 63
         assert sorted(sg.node_ids[~user_rows].tolist()) == [60, 61, 62]
         assert task.counts == {name: graph.node_data[f"{name}_mask"].sum() for name in ("train", "val", "test")}
-        assert task.classes == 3
+        assert task.out_dim == 3
 
 
 def test_an_encoding_of_edges_is_no_feature(awkward_graph, tmp_path):

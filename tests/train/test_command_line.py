@@ -20,7 +20,7 @@ from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.train import load_model, predict, read_config
 from dgl_gt.train.saved_model import write_predictions
 from dgl_gt.train.summary import final_table
-from dgl_gt.train.tasks.node_classification import NodeClasses
+from dgl_gt.train.tasks.classification import NodeClasses
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = "sample:communities?nodes=2000&seed=3"

@@ -273,7 +273,11 @@ def test_a_name_ends_where_it_ends(settings):
 @pytest.mark.parametrize("kind", TASKS.values(), ids=TASKS)
 def test_a_task_is_found_by_its_name(kind):
     found = task_class(kind())
-    assert f"{found.__name__}Config" == kind.__name__ and kind().node_data and set(kind.metrics) <= METRICS.keys()
+    assert (
+        f"{found.__name__}Config" == kind.__name__
+        and (kind().node_data or kind().edge_data)
+        and set(kind.metrics) <= METRICS.keys()
+    )
     for name in ("read", "assume", "sizes", "metric", "rows_of_loss", "batches", "loss", "evaluate", "answer"):
         assert hasattr(found, name) or name in found.__dataclass_fields__, name
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from dgl_gt.train.config import read_config
 from dgl_gt.train.task import Batch
-from dgl_gt.train.tasks.node_classification import LabelledRows, NodeClassification
+from dgl_gt.train.tasks.classification import LabelledRows, NodeClassification
 
 NODES, CLASSES = 12, 3
 TRAIN = torch.tensor([0, 2, 3, 7, 11])

@@ -11,7 +11,7 @@ from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train import ModelFactory, load_model, read_config, train, train_and_save
 from dgl_gt.train.module_places import find_not_finite, named_places
-from dgl_gt.train.tasks.node_classification import NodeClassification
+from dgl_gt.train.tasks.classification import NodeClassification
 
 CONFIG = read_config(epochs=8, patience=0)
 BAD = []  # the calls of forward in training that give NaN or infinity

@@ -22,7 +22,7 @@ from dgl_gt.train.model import build_model
 from dgl_gt.train.run import train
 from dgl_gt.train.saved_model import load_model, save_model
 from dgl_gt.train.store import RunStore
-from dgl_gt.train.tasks.node_classification import NodeClassification
+from dgl_gt.train.tasks.classification import NodeClassification
 
 CONFIG = read_config(layers=1, hidden=8, heads=2, epochs=6, patience=0)
 

@@ -11,7 +11,7 @@ from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.train import fit, predict, read_config, train
 from dgl_gt.train.inputs import describe_unused_data
 from dgl_gt.train.task_config import NodeClassificationConfig
-from dgl_gt.train.tasks.node_classification import NodeClassification
+from dgl_gt.train.tasks.classification import NodeClassification
 
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=3)
 

@@ -1,4 +1,4 @@
-"""What tasks on nodes have in common: the rows of the splits, batches of all nodes, and the metric of some rows."""
+"""What tasks with labels have in common, of nodes or of edges: the rows of the splits, batches, and the metric of rows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..inputs import ModelInputs, read_inputs, required
 from ..metrics import read_metric
 from ..model import logits_of
 from ..task import Batch
-from ..task_config import MetricKind, NodeTaskConfig
+from ..task_config import LabelTaskConfig, MetricKind
 
-_Task = TypeVar("_Task", bound="NodeTask")
+_Task = TypeVar("_Task", bound="LabelTask")
 SPLITS = tuple(mask.removesuffix("_mask") for mask in SPLIT_MASKS)
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The nodes of a graph, on this rank."""
+    """The nodes of a graph, or its edges, on this rank."""
 
     inputs: ModelInputs
     label: Tensor  # (N,) or (N, L), as the task reads it
@@ -45,8 +45,10 @@ class LabelledRows:
 
 
 @dataclass(frozen=True)
-class NodeTask:
-    """A :class:`dgl_gt.train.task.Task` on nodes, without its loss. Rows without a label are left out.
+class LabelTask:
+    """A :class:`dgl_gt.train.task.Task` on nodes, without its loss. Nodes without a label are left out.
+
+    With :class:`OnEdges` before it among the bases of a class, its rows are edges.
 
     Attributes
     ----------
@@ -54,11 +56,11 @@ class NodeTask:
         The owned nodes, and the nodes of training steps.
     counts : dict of str to int
         Rows of each split on all ranks together.
-    num_nodes : int
-        Nodes of the whole graph, without virtual nodes.
+    num_rows : int
+        Rows of the whole graph, without virtual nodes.
     out_dim : int
-        Numbers that the model gives each node.
-    config : NodeTaskConfig
+        Numbers that the model gives each row.
+    config : LabelTaskConfig
     seed : int
         Seed of the signs of eigenvectors.
     comm : Comm
@@ -72,9 +74,9 @@ class NodeTask:
     evaluated: LabelledRows
     trained: LabelledRows
     counts: dict[str, int]
-    num_nodes: int
+    num_rows: int
     out_dim: int
-    config: Any  # the NodeTaskConfig of the class
+    config: Any  # the LabelTaskConfig of the class
     seed: int
     comm: Comm
     metric: MetricKind
@@ -103,19 +105,20 @@ class NodeTask:
             trained = replace(cls._labelled_rows(graphs.base, config), weights=graphs.weights)
         out_dim = cls.width_of(evaluated.label, sg)
         graph_of_step = None if graphs is None or graphs.is_exact else graphs.of_step
-        of_graph = evaluated, trained, counts, user_node_count(sg.manifest)
+        of_graph = evaluated, trained, counts, cls.rows_in(sg.manifest)
         return cls.of_rows(*of_graph, out_dim, config, sg.comm, graph_of_step)
 
     @classmethod
     def assume(cls: type[_Task], sg: ShardedGraph, config: TrainConfig, out_dim: int) -> _Task:
-        """All nodes count as training rows where labels or masks are missing."""
-        name, nodes, mask = _node_task(config).label, sg.num_nodes(), sg.ndata.get("train_mask")
-        label = cls.labels(sg.ndata[name], name) if name in sg.ndata else cls.assumed_labels(nodes, out_dim)
+        """All rows count as training rows where labels or masks are missing."""
+        name, (data, count) = _settings(config).label, cls.data_of(sg)
+        mask = data.get("train_mask")
+        label = cls.labels(data[name], name, sg.comm) if name in data else cls.assumed_labels(count, out_dim)
         if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
-            mask = torch.ones(nodes, dtype=torch.bool)
+            mask = torch.ones(count, dtype=torch.bool)
         rows = LabelledRows(read_inputs(sg, config.task.inputs), label, {"train": mask.nonzero().squeeze(1)})
         width = label.shape[1] if label.dim() == 2 else out_dim
-        return cls.of_rows(rows, rows, {"train": nodes}, 2 * nodes, width, config, sg.comm)
+        return cls.of_rows(rows, rows, {"train": count}, 2 * count, width, config, sg.comm)
 
     @classmethod
     def of_rows(
@@ -123,24 +126,51 @@ class NodeTask:
         evaluated: LabelledRows,
         trained: LabelledRows,
         counts: dict[str, int],
-        num_nodes: int,
+        num_rows: int,
         out_dim: int,
         config: TrainConfig,
         comm: Comm,
         graph_of_step: Callable | None = None,
     ) -> _Task:
         """Make the task of rows; a collective."""
-        settings = _node_task(config)
+        settings = _settings(config)
         metric = cls.chosen_metric(settings, out_dim)
         more = cls.counted(evaluated, counts, out_dim, settings, comm)
-        rows = evaluated, trained, counts, num_nodes
+        rows = evaluated, trained, counts, num_rows
         return cls(*rows, out_dim, settings, config.seed, comm, *read_metric(metric), graph_of_step, **more)
+
+    # ---- what its rows are
+
+    @staticmethod
+    def data_of(sg: ShardedGraph) -> tuple[dict[str, Tensor], int]:
+        """The data of the rows on this rank by name, and the number of rows."""
+        return sg.ndata, sg.num_nodes()
+
+    @staticmethod
+    def column(sg: ShardedGraph, name: str) -> Tensor:
+        """Data of the rows by name; ``InputError`` if the shards have none."""
+        return required(sg, name)
+
+    @staticmethod
+    def rows_in(manifest: dict) -> int:
+        """The rows of the whole graph."""
+        return user_node_count(manifest)
+
+    @staticmethod
+    def user_rows(sg: ShardedGraph) -> Tensor | None:
+        """Which rows are the user's; None where all are."""
+        num_nodes = user_node_count(sg.manifest)
+        return sg.node_ids < num_nodes if num_nodes < sg.manifest["nodes"] else None
+
+    def of_loss(self, out: Tensor) -> Tensor:
+        """The rows of a model's result in a training step that are training rows, in their order."""
+        return out[self.trained.rows["train"]]
 
     # ---- what each task says of its labels
 
     @staticmethod
-    def labels(column: Tensor, name: str) -> Tensor:
-        """The labels of a column of node data of this name; ``InputError`` if the task cannot learn it."""
+    def labels(column: Tensor, name: str, comm: Comm) -> Tensor:
+        """The labels of a column of this name; ``InputError`` if the task cannot learn it; a collective."""
         raise NotImplementedError
 
     @staticmethod
@@ -149,17 +179,17 @@ class NodeTask:
         raise NotImplementedError
 
     @staticmethod
-    def assumed_labels(nodes: int, out_dim: int) -> Tensor:
-        """Labels of nodes that have none, to trace steps."""
+    def assumed_labels(count: int, out_dim: int) -> Tensor:
+        """Labels of rows that have none, to trace steps."""
         raise NotImplementedError
 
     @staticmethod
     def width_of(label: Tensor, sg: ShardedGraph) -> int:
-        """Numbers that the model gives each node, for labels as :meth:`labels` reads them; a collective."""
+        """Numbers that the model gives each row, for labels as :meth:`labels` reads them; a collective."""
         return label.shape[1]
 
     @classmethod
-    def chosen_metric(cls, settings: NodeTaskConfig, out_dim: int) -> str:
+    def chosen_metric(cls, settings: LabelTaskConfig, out_dim: int) -> str:
         """The name of the metric; ``InputError`` if it does not suit the labels."""
         return settings.metrics[0] if settings.metric == "auto" else settings.metric
 
@@ -174,7 +204,7 @@ class NodeTask:
 
     @staticmethod
     def predictions(out: Tensor, learned: dict) -> Any:
-        """What ``predict`` writes, of the model's result for all nodes and of :attr:`learned`."""
+        """What ``predict`` writes, of the model's result for all rows and of :attr:`learned`."""
         raise NotImplementedError
 
     # ---- what a Task does
@@ -222,11 +252,15 @@ class NodeTask:
 
     @classmethod
     def _labelled_rows(cls, sg: ShardedGraph, config: TrainConfig) -> LabelledRows:
-        settings, rows = _node_task(config), {}
-        inputs, label = read_inputs(sg, settings.inputs), cls.labels(required(sg, settings.label), settings.label)
-        known = cls.known(label).reshape(len(label), -1).any(1)
+        settings, rows = _settings(config), {}
+        inputs, label = (
+            read_inputs(sg, settings.inputs),
+            cls.labels(cls.column(sg, settings.label), settings.label, sg.comm),
+        )
+        known = cls.known(label)
+        known = known.any(1) if known.dim() == 2 else known
         for name in SPLITS:
-            mask = required(sg, f"{name}_mask")
+            mask = cls.column(sg, f"{name}_mask")
             splits = mask.shape[1] if mask.dim() == 2 else 1
             if settings.split >= splits:
                 raise InputError(
@@ -234,13 +268,79 @@ class NodeTask:
                 )
             chosen = mask[:, settings.split] if mask.dim() == 2 else mask
             rows[name] = (chosen & known).nonzero().squeeze(1)
-        num_nodes = user_node_count(sg.manifest)
-        user_rows = sg.node_ids < num_nodes if num_nodes < sg.manifest["nodes"] else None
-        return LabelledRows(inputs, label, rows, user_rows)
+        return LabelledRows(inputs, label, rows, cls.user_rows(sg))
 
 
-def _node_task(config: TrainConfig) -> NodeTaskConfig:
-    assert isinstance(config.task, NodeTaskConfig)
+class OnEdges(LabelTask):
+    """Makes the rows of a task edges: a model scores both ends of each, see :class:`dgl_gt.train.pair_model.PairModel`."""
+
+    answers: ClassVar[Callable]  # a named tuple: source, destination, and what the task predicts
+
+    @staticmethod
+    def data_of(sg: ShardedGraph) -> tuple[dict[str, Tensor], int]:
+        return sg.edata, sg.num_edges()
+
+    @staticmethod
+    def column(sg: ShardedGraph, name: str) -> Tensor:
+        return required(sg, name, of_edges=True)
+
+    @staticmethod
+    def rows_in(manifest: dict) -> int:
+        return manifest["edges"]
+
+    @staticmethod
+    def user_rows(sg: ShardedGraph) -> None:
+        return None
+
+    @property
+    def rows_of_loss(self) -> None:
+        """Rows of nodes that the loss reads: all, by the edges at them."""
+        return None
+
+    def of_loss(self, out: Tensor) -> Tensor:
+        return out if self.config.mask_of_loss else super().of_loss(out)
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """Make one batch of all training edges."""
+        for batch in super().batches(step):
+            if batch.inputs.graph.num_edges() != len(self.trained.label):
+                raise InputError(
+                    f"task is {self.config.kind}, and the policy samples edges; choose a policy that sends all"
+                )
+            chosen = self.trained.rows["train"] if self.config.mask_of_loss else None
+            yield replace(batch, inputs=replace(batch.inputs, chosen=chosen))
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the metric of the validation edges and of the test edges."""
+        model.eval()
+        rows, names = self.evaluated, ("val", "test")
+        each = [rows.rows[name] for name in names]
+        out = self.compared(logits_of(model, replace(rows.inputs, chosen=torch.cat(each))))
+        results = out.split([len(chosen) for chosen in each])
+        return {
+            name: self.score(result, rows.label[chosen], self.comm)
+            for name, result, chosen in zip(names, results, each)
+        }
+
+    @classmethod
+    def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
+        """Predict for every edge, in the order of edge ids: the user's, then those that ``partition`` added."""
+        graph, src, dst = inputs.graph, *inputs.graph.edges()
+        held = graph.pull(graph.node_ids)
+        columns = graph.edge_ids, held[src], held[dst], logits_of(model, inputs).float()
+        gathered = [graph.comm.gather_rows(each, to=0) for each in columns]
+        if gathered[0] is None:
+            return None
+        ids, source, destination, out = (torch.cat(each).cpu() for each in gathered)
+        order = ids.argsort()
+        learned: Any = getattr(model, "dgl_gt_learned", {})
+        found = cls.predictions(out[order], learned)
+        return cls.answers(source[order].numpy(), destination[order].numpy(), *found)
+
+
+def _settings(config: TrainConfig) -> LabelTaskConfig:
+    assert isinstance(config.task, LabelTaskConfig)
     return config.task
 
 

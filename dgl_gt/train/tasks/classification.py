@@ -1,4 +1,4 @@
-"""Node classification: a class for each node, and the loss over labelled rows of all ranks."""
+"""A class for each node, or for each edge, and the loss over labelled rows of all ranks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 
 from ..task import Batch
-from ..task_config import NodeTaskConfig
-from .nodes import LabelledRows, NodeTask, total
+from ..task_config import LabelTaskConfig
+from .labels import LabelledRows, LabelTask, OnEdges, total
 
 
 class NodeClasses(NamedTuple):
@@ -26,8 +26,17 @@ class NodeClasses(NamedTuple):
     probability: np.ndarray  # float32 (N, classes)
 
 
+class EdgeClasses(NamedTuple):
+    """The ends, the class and the class probabilities of every edge, in the order of edge ids."""
+
+    source: np.ndarray  # int64 (E,)
+    destination: np.ndarray  # int64 (E,)
+    prediction: np.ndarray  # int64 (E,)
+    probability: np.ndarray  # float32 (E, classes)
+
+
 @dataclass(frozen=True)
-class NodeClassification(NodeTask):
+class NodeClassification(LabelTask):
     """A :class:`dgl_gt.train.task.Task`: the mean cross-entropy of the training rows, and where wanted entropies.
 
     The loss is a sum over ranks: each returns its rows' share of the mean over all rows. Entropies follow transductive
@@ -41,13 +50,13 @@ class NodeClassification(NodeTask):
     missing = "-1"
 
     @staticmethod
-    def labels(column: Tensor, name: str) -> Tensor:
+    def labels(column: Tensor, name: str, comm: Comm) -> Tensor:
         if column.dim() == 1 and not column.is_floating_point():
             return column.long()
-        other = "node_multilabel" if column.dim() == 2 and not column.is_floating_point() else "node_regression"
+        other = "multilabel task" if column.dim() == 2 and not column.is_floating_point() else "regression"
         raise InputError(
-            f"node data {name!r} holds {column.dtype} of row shape {tuple(column.shape[1:])}; the task node_classification "
-            f"needs the number of a class for each node: choose the task {other} (--task), or another label"
+            f"{name!r} holds {column.dtype} of row shape {tuple(column.shape[1:])}; a classification needs the number of a "
+            f"class in each row: choose a {other} (--task), or another label"
         )
 
     @staticmethod
@@ -55,8 +64,8 @@ class NodeClassification(NodeTask):
         return label >= 0
 
     @staticmethod
-    def assumed_labels(nodes: int, out_dim: int) -> Tensor:
-        return torch.zeros(nodes, dtype=torch.int64)
+    def assumed_labels(count: int, out_dim: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.int64)
 
     @staticmethod
     def width_of(label: Tensor, sg: ShardedGraph) -> int:
@@ -71,7 +80,7 @@ class NodeClassification(NodeTask):
         return classes
 
     @classmethod
-    def chosen_metric(cls, settings: NodeTaskConfig, out_dim: int) -> str:
+    def chosen_metric(cls, settings: LabelTaskConfig, out_dim: int) -> str:
         """ROC-AUC for two classes by default, else accuracy."""
         if settings.metric == "roc_auc" and out_dim != 2:
             raise InputError(f"metric is roc_auc, but there are {out_dim} classes and it needs two; choose accuracy")
@@ -92,12 +101,12 @@ class NodeClassification(NodeTask):
     def loss(self, out: Tensor, batch: Batch) -> Tensor:
         """Return this rank's share of the loss, (), for logits (N, classes)."""
         config, rows, train = self.config, self.trained, self.trained.rows["train"]
-        label, train_count = batch.targets["label"][train], self.counts["train"]
+        label, train_count, of_train = batch.targets["label"][train], self.counts["train"], self.of_loss(out)
         options = {"weight": self.class_weights, "label_smoothing": config.label_smoothing, "reduction": "none"}
-        loss = total(functional.cross_entropy(out[train], label, **options), rows, train) / train_count
+        loss = total(functional.cross_entropy(of_train, label, **options), rows, train) / train_count
         if config.entropy_labelled:
-            loss = loss - config.entropy_labelled * total(_entropy(out[train]), rows, train) / train_count
-        others = self.num_nodes - train_count
+            loss = loss - config.entropy_labelled * total(_entropy(of_train), rows, train) / train_count
+        others = self.num_rows - train_count
         if config.entropy_unlabelled and others:
             is_other = torch.ones(len(out), dtype=torch.bool, device=out.device).index_fill(0, train, False)
             if rows.user_rows is not None:
@@ -109,6 +118,12 @@ class NodeClassification(NodeTask):
     def predictions(out: Tensor, learned: dict) -> NodeClasses:
         probability = out.softmax(1)
         return NodeClasses(probability.argmax(1).numpy(), probability.numpy())
+
+
+class EdgeClassification(OnEdges, NodeClassification):
+    """The same for edges."""
+
+    answers = EdgeClasses
 
 
 def _entropy(logits: Tensor) -> Tensor:

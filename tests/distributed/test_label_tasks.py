@@ -1,4 +1,4 @@
-"""Tasks on nodes with labels missing here and there: losses, metrics and predictions of one process, on any ranks."""
+"""Tasks on nodes and edges with labels missing here and there: losses, metrics and predictions of one process, on any ranks."""
 
 import numpy as np
 import pytest
@@ -6,30 +6,34 @@ import torch
 from ranks import run_ranks
 
 import dgl_gt
-from dgl_gt.partition import from_edges, partition
+from dgl_gt.partition import encode, from_edges, partition
 from dgl_gt.train import predict
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
-NODES = 90
+NODES, EDGES = 90, 500
 SETTINGS = dict(epochs=4, layers=2, hidden=12, heads=6, dropout=0.1, lr=0.01, patience=0)
+ON_EDGES = {"edge_features": "length", "encodings": "degree"}
 TASKS = {
     "classes": {"task": "node_classification"},
     "labels": {"task": "node_multilabel", "metric": "average_precision", "positive_weights": "balanced"},
     "numbers": {"task": "node_regression"},
     "several numbers": {"task": "node_regression", "loss": "huber", "metric": "r2"},
+    "classes of edges": {"task": "edge_classification", **ON_EDGES},
+    "labels of edges": {"task": "edge_multilabel", "decoder": "bilinear", **ON_EDGES},
+    "numbers of edges": {"task": "edge_regression", "decoder": "dot", "metric": "mae", "loss": "l1", **ON_EDGES},
 }
 STRATEGIES = ["halo_h", "halo_kv", "gather", "heads", "ring", "mirror"]
 
 
-def labels_of(kind, rng):
-    """Labels of nodes, of which a fifth is unknown; for several numbers, some of a node's."""
-    if kind == "classes":
-        label = rng.integers(0, 3, NODES)
-    elif kind == "labels":
-        label = rng.integers(0, 2, (NODES, 4)).astype(np.int8)
+def labels_of(kind, rng, rows):
+    """Labels, of which a fifth is unknown; for several numbers, some of a row's."""
+    if kind.startswith("classes"):
+        label = rng.integers(0, 3, rows)
+    elif kind.startswith("labels"):
+        label = rng.integers(0, 2, (rows, 4)).astype(np.int8)
     else:
-        label = 100 + 40 * rng.standard_normal((NODES, 3) if kind == "several numbers" else NODES)
+        label = 100 + 40 * rng.standard_normal((rows, 3) if kind == "several numbers" else rows)
     unknown = rng.random(label.shape) < 0.2
     label[unknown] = np.nan if label.dtype.kind == "f" else -1
     return label
@@ -37,13 +41,18 @@ def labels_of(kind, rng):
 
 def graph_of(kind):
     rng = np.random.default_rng(3)
-    src, dst = rng.integers(0, NODES - 4, (2, 500))  # the last nodes have no edges
-    label = labels_of(kind, rng)
-    known = (label == label) & (label >= 0) if label.dtype.kind == "i" else label == label
-    split = np.where(known.reshape(NODES, -1).any(1), rng.integers(0, 3, NODES), 1)
-    masks = {f"{name}_mask": split == number for number, name in enumerate(("train", "val", "test"))}
-    feat = rng.standard_normal((NODES, 5)).astype(np.float32)
-    return from_edges(src, dst, NODES, {"feat": feat, "label": label, **masks})
+    src, dst = rng.integers(0, NODES - 4, (2, EDGES))  # the last nodes have no edges
+    rows = EDGES if kind.endswith("edges") else NODES
+    label = labels_of(kind, rng, rows)
+    known = (label >= 0 if label.dtype.kind == "i" else label == label).reshape(rows, -1).any(1)
+    split = np.where(known, rng.integers(0, 3, rows), 1)
+    learned = {f"{name}_mask": split == number for number, name in enumerate(("train", "val", "test"))}
+    learned["label"] = label
+    nodes = {"feat": rng.standard_normal((NODES, 5)).astype(np.float32)}
+    edges = {"length": rng.random(EDGES).astype(np.float32)}
+    (edges if kind.endswith("edges") else nodes).update(learned)
+    graph = from_edges(src, dst, NODES, nodes, edges)
+    return encode(graph, "degree")
 
 
 def run_on_rank(rank, folder, settings, strategies):

@@ -1,4 +1,4 @@
-"""Numbers of nodes: the model sees them standardised by the training rows of all ranks, and predictions are as given."""
+"""Numbers of nodes, or of edges: the model sees them standardised by the training rows of all ranks, and predictions are as given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
 from ..task import Batch
-from .nodes import LabelledRows, NodeTask, total
+from .labels import LabelledRows, LabelTask, OnEdges, total
 
 _LOSSES: dict[str, Callable] = {"mse": functional.mse_loss, "l1": functional.l1_loss, "huber": functional.huber_loss}
 
@@ -26,8 +26,16 @@ class NodeNumbers(NamedTuple):
     prediction: np.ndarray  # float32 (N,), or (N, T) of several targets
 
 
+class EdgeNumbers(NamedTuple):
+    """The ends and the numbers of every edge, in the order of edge ids."""
+
+    source: np.ndarray  # int64 (E,)
+    destination: np.ndarray  # int64 (E,)
+    prediction: np.ndarray  # float32 (E,), or (E, T) of several targets
+
+
 @dataclass(frozen=True, kw_only=True)
-class NodeRegression(NodeTask):
+class NodeRegression(LabelTask):
     """A :class:`dgl_gt.train.task.Task`: the mean loss of all known targets of the training rows, standardised.
 
     ``entries`` is their number on all ranks; ``mean`` and ``scale``, float64 (T,), are the mean and the standard
@@ -38,26 +46,29 @@ class NodeRegression(NodeTask):
     mean: Tensor
     scale: Tensor
 
-    missing = "NaN"
+    missing = "NaN, or -1 among whole numbers without others below 0,"
 
     @staticmethod
-    def labels(column: Tensor, name: str) -> Tensor:
-        """Whole numbers have -1 where a node has none, unless there are numbers below."""
+    def labels(column: Tensor, name: str, comm: Comm) -> Tensor:
+        """Among whole numbers -1 means none, unless there are numbers below."""
         label = column[:, None] if column.dim() == 1 else column
         if label.dim() != 2:
             raise InputError(
-                f"node data {name!r} has row shape {tuple(column.shape[1:])}; the task node_regression needs a number, or a "
-                "row of numbers: choose another label"
+                f"{name!r} has row shape {tuple(column.shape[1:])}; a regression needs a number, or a row of numbers: choose "
+                "another label"
             )
-        return label.double() if label.is_floating_point() else label.double().masked_fill(label == -1, torch.nan)
+        if label.is_floating_point():
+            return label.double()
+        least = -comm.all_reduce(-label.min().reshape(1).long() if label.numel() else torch.zeros(1).long(), "max")
+        return label.double().masked_fill(label == -1, torch.nan) if int(least) == -1 else label.double()
 
     @staticmethod
     def known(label: Tensor) -> Tensor:
         return ~label.isnan()
 
     @staticmethod
-    def assumed_labels(nodes: int, out_dim: int) -> Tensor:
-        return torch.zeros(nodes, out_dim, dtype=torch.float64)
+    def assumed_labels(count: int, out_dim: int) -> Tensor:
+        return torch.zeros(count, out_dim, dtype=torch.float64)
 
     @classmethod
     def counted(cls, rows: LabelledRows, counts: dict, out_dim: int, settings: Any, comm: Comm) -> dict[str, Any]:
@@ -72,7 +83,7 @@ class NodeRegression(NodeTask):
     def loss(self, out: Tensor, batch: Batch) -> Tensor:
         """Return this rank's share of the loss, (), for standardised numbers (N, T)."""
         train = self.trained.rows["train"]
-        target, values = (batch.targets["label"][train] - self.mean) / self.scale, out[train]
+        target, values = (batch.targets["label"][train] - self.mean) / self.scale, self.of_loss(out)
         is_known = self.known(target)
         target = torch.where(is_known, target, 0.0).to(values.dtype)
         losses = _LOSSES[self.config.loss](values, target, reduction="none")
@@ -90,3 +101,9 @@ class NodeRegression(NodeTask):
         mean, scale = (torch.tensor(learned[name], dtype=torch.float64) for name in ("mean", "scale"))
         numbers = (out * scale + mean).float().numpy()
         return NodeNumbers(numbers[:, 0] if numbers.shape[1] == 1 else numbers)
+
+
+class EdgeRegression(OnEdges, NodeRegression):
+    """The same for edges."""
+
+    answers = EdgeNumbers

@@ -1,4 +1,4 @@
-"""Several labels a node: a logistic loss for each known label of the training rows of all ranks."""
+"""Several labels a node, or an edge: a logistic loss for each known label of the training rows of all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
 from ..task import Batch
-from .nodes import LabelledRows, NodeTask, total
+from .labels import LabelledRows, LabelTask, OnEdges, total
 
 
 class NodeLabels(NamedTuple):
@@ -24,8 +24,17 @@ class NodeLabels(NamedTuple):
     probability: np.ndarray  # float32 (N, L)
 
 
+class EdgeLabels(NamedTuple):
+    """The ends, the labels and their probabilities of every edge, in the order of edge ids."""
+
+    source: np.ndarray  # int64 (E,)
+    destination: np.ndarray  # int64 (E,)
+    prediction: np.ndarray  # int64 (E, L), 0 or 1
+    probability: np.ndarray  # float32 (E, L)
+
+
 @dataclass(frozen=True, kw_only=True)
-class NodeMultilabel(NodeTask):
+class NodeMultilabel(LabelTask):
     """A :class:`dgl_gt.train.task.Task`: the mean logistic loss of all known labels of the training rows.
 
     ``entries`` is their number on all ranks, and ``positive_weights``, float32 (L,), weigh those that are 1.
@@ -37,12 +46,12 @@ class NodeMultilabel(NodeTask):
     missing = "-1 in every column"
 
     @staticmethod
-    def labels(column: Tensor, name: str) -> Tensor:
+    def labels(column: Tensor, name: str, comm: Comm) -> Tensor:
         label = column[:, None] if column.dim() == 1 else column
         if label.dim() != 2 or label.is_floating_point() or bool(((label > 1) | (label < -1)).any()):
             raise InputError(
-                f"node data {name!r} holds {column.dtype} of row shape {tuple(column.shape[1:])}; the task node_multilabel "
-                "needs 0, 1 or -1 (unknown), in a column for each label: choose another task (--task), or another label"
+                f"{name!r} holds {column.dtype} of row shape {tuple(column.shape[1:])}; a multilabel task needs 0, 1 or -1 "
+                "(unknown), in a column for each label: choose another task (--task), or another label"
             )
         return label.to(torch.int8)
 
@@ -51,8 +60,8 @@ class NodeMultilabel(NodeTask):
         return label >= 0
 
     @staticmethod
-    def assumed_labels(nodes: int, out_dim: int) -> Tensor:
-        return torch.zeros(nodes, out_dim, dtype=torch.int8)
+    def assumed_labels(count: int, out_dim: int) -> Tensor:
+        return torch.zeros(count, out_dim, dtype=torch.int8)
 
     @classmethod
     def counted(cls, rows: LabelledRows, counts: dict, out_dim: int, settings: Any, comm: Comm) -> dict[str, Any]:
@@ -66,7 +75,7 @@ class NodeMultilabel(NodeTask):
     def loss(self, out: Tensor, batch: Batch) -> Tensor:
         """Return this rank's share of the loss, (), for logits (N, L)."""
         train = self.trained.rows["train"]
-        label, logits = batch.targets["label"][train], out[train]
+        label, logits = batch.targets["label"][train], self.of_loss(out)
         options = {"pos_weight": self.positive_weights, "reduction": "none"}
         losses = functional.binary_cross_entropy_with_logits(logits, label.clamp(min=0).to(logits.dtype), **options)
         return total(losses.masked_fill(label < 0, 0.0), self.trained, train) / self.entries
@@ -74,3 +83,9 @@ class NodeMultilabel(NodeTask):
     @staticmethod
     def predictions(out: Tensor, learned: dict) -> NodeLabels:
         return NodeLabels((out > 0).long().numpy(), out.sigmoid().numpy())
+
+
+class EdgeMultilabel(OnEdges, NodeMultilabel):
+    """The same for edges."""
+
+    answers = EdgeLabels
