@@ -94,11 +94,12 @@ def _predict_rank(args):
     if answer is None:  # all ranks but rank 0
         return None
     write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
-    counts = {"edges" if "source" in answer._fields else "nodes": len(answer[0])}
+    what = "edge" if "source" in answer._fields else "node"
+    counts = {f"{what}s": len(answer[0])}
     if "probability" in answer._fields:
         counts["classes"] = answer.probability.shape[1]
     size = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    return counts | {"out": args.out}, f"wrote {args.out}: {size}, in the original node order"
+    return counts | {"out": args.out}, f"wrote {args.out}: {size}, in the original {what} order"
 
 
 # ---- dgl-gt calibrate ----

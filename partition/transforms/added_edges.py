@@ -10,7 +10,7 @@ import numpy as np
 import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.graph import Graph, from_edges
+from dgl_gt.partition.graph import SPLIT_MASKS, Graph, from_edges
 
 _FILLS = ("mean", "zero")
 
@@ -19,7 +19,8 @@ def with_self_loops(graph: Graph, fill=None) -> Graph:
     """The graph with a self-loop at every node; new edges get the ids after the existing ones.
 
     ``fill`` says what their edge data are: a number; ``"mean"``, the mean over the in-edges of the node, or zero where
-    it has none; ``"zero"``; or a dict of these by the name of the edge data. It is needed where there are edge data.
+    it has none; ``"zero"``; or a dict of these by the name of the edge data. It is needed where there are edge data other
+    than masks, which are false.
     """
     has_loop = np.zeros(graph.num_nodes, dtype=bool)
     dst = graph.destinations()
@@ -27,12 +28,12 @@ def with_self_loops(graph: Graph, fill=None) -> Graph:
     new = np.flatnonzero(~has_loop)
     if len(new) and graph.edge_data:
         _check_untouched(graph, "self-loops")
-        if fill is None:
+        if fill is None and (asked := [each for each in graph.edge_data if each not in SPLIT_MASKS]):
             raise InputError(
-                f"{graph.name}: self-loops need edge data {', '.join(graph.edge_data)}; say what they get with self_loop_fill "
+                f"{graph.name}: self-loops need edge data {', '.join(asked)}; say what they get with self_loop_fill "
                 "(--self-loop-fill): a number, mean or zero"
             )
-    fills = _by_name(graph.edge_data, fill)
+    fills = {**_by_name(graph.edge_data, fill), **dict.fromkeys(SPLIT_MASKS, 0)}
     rows = {key: _loop_rows(graph, value, new, fills[key]) for key, value in graph.edge_data.items() if len(new)}
     return _with_edges(graph, new, new, rows)
 
@@ -51,12 +52,13 @@ def check_fill(source, fill) -> None:
             )
     if source is None or fill is None:
         return
-    if isinstance(fill, dict) and fill.keys() != source.edge_data.keys():
+    asked = [each for each in source.edge_data if each not in SPLIT_MASKS]
+    if isinstance(fill, dict) and {*fill} - {*SPLIT_MASKS} != {*asked}:
         raise InputError(
             f"self_loop_fill (--self-loop-fill) names edge data {', '.join(map(str, fill)) or 'nothing'}, and {source.name} has "
-            f"{', '.join(source.edge_data) or 'none'}; give a value for each"
+            f"{', '.join(asked) or 'none'}; give a value for each"
         )
-    for key, value in _by_name(source.edge_data, fill).items():
+    for key, value in _by_name(asked, fill).items():
         dtype = source.edge_data[key].dtype
         if not (dtype.kind == "f" if value == "mean" else value == "zero" or _holds(dtype, value)):
             raise InputError(
@@ -73,7 +75,7 @@ def _holds(dtype: np.dtype, number: float) -> bool:
     return low <= number <= high and int(number) == number
 
 
-def _by_name(edge_data: dict, fill) -> dict:
+def _by_name(edge_data, fill) -> dict:
     return fill if isinstance(fill, dict) else dict.fromkeys(edge_data, fill)
 
 

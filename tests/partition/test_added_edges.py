@@ -61,6 +61,14 @@ def test_a_value_for_each_edge_data():
     assert loops.edge_data["type"].tolist() == [4, 5, 7, 7, 7]
 
 
+def test_self_loops_are_in_no_split_of_edges():
+    data = {"train_mask": np.array([True, False]), "val_mask": np.array([False, True]), "rating": np.array([3.0, 4.0])}
+    masks = {key: value for key, value in data.items() if key != "rating"}
+    assert with_self_loops(from_edges([0, 1], [1, 0], 2, edge_data=masks)).edge_data["train_mask"].sum() == 1
+    loops = with_self_loops(from_edges([0, 1], [1, 0], 2, edge_data=data), {"rating": "mean"}).edge_data
+    assert loops["rating"].tolist() == [3, 4, 4, 3] and loops["val_mask"].tolist() == [False, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("dtype", "fill", "named"),
     [
