@@ -14,15 +14,15 @@ from dgl_gt.partition import from_edges, partition
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own_model.md"
 NODES, EDGES, WIDTH = 40, 160, 5
+SPLITS = {"train": [1, 2, 4, 5], "val": [0], "test": [3]}
 
 
 def sample():
     rng = np.random.default_rng(0)
     node_data = {
         "feat": rng.standard_normal((NODES, WIDTH)),
-        "topics": rng.integers(0, 2, (NODES, 3)),
         "price": rng.standard_normal(NODES),
-        "train_mask": np.arange(NODES) % 3 > 0,
+        **{f"{name}_mask": np.isin(np.arange(NODES) % 6, at) for name, at in SPLITS.items()},
     }
     ends = rng.integers(0, NODES, (2, EDGES))
     edge_data = {"kind": rng.integers(0, 2, EDGES), "weight": rng.random(EDGES) + 0.1}
@@ -110,7 +110,7 @@ def test_two_ranks_do_as_one(tmp_path, one_rank, cut):
 def test_one_rank_does_as_plain_torch(one_rank, tmp_path):
     """The losses fall, batch statistics are those of BatchNorm1d, the saved model is the one that was saved."""
     losses, _, (out, feat_grad, weight_grad, bias_grad, *_), classes, _ = one_rank[0]
-    assert len(losses) == 3 and losses[0] < 0.7 and losses[2] < 0.7
+    assert len(losses) == 3 and losses[0] < 1.4 and losses[2] < 0.7
     graph = sample()
     norm = torch.nn.BatchNorm1d(WIDTH).double()
     feat = torch.from_numpy(graph.node_data["feat"]).requires_grad_()

@@ -33,7 +33,7 @@ NEED_DGL = {
     "own_model.md": _NETWORK,
     "selector.md": _NETWORK,
 }
-MOST_WORDS, MOST_WORDS_OF_A_CELL = 26_500, 25
+MOST_WORDS, MOST_WORDS_OF_A_CELL = 27_000, 25
 NOT_RUN = 2  # blocks that are marked so: installing packages, and two machines
 TIMEOUT_S = 300
 CALIBRATE = "dgl-gt calibrate --nproc 2 --out two.yaml"  # one run is shared by all tests
@@ -129,7 +129,7 @@ def run_script(page: Path, script: list[str], folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path):
-    """An empty folder but for a small graph, without and with edge data."""
+    """An empty folder but for a small graph, without and with edge data, and with ratings of edges."""
     rng = np.random.default_rng(0)
     nodes = 120
     label = rng.integers(0, 3, nodes)
@@ -140,6 +140,9 @@ def folder(tmp_path):
     arrays = {"edge_index": edges, "num_nodes": nodes, "x": feat, "y": label, **masks}
     np.savez(tmp_path / "my_graph.npz", **arrays)
     np.savez(tmp_path / "weighted.npz", edge_data_weight=rng.random(600), **arrays)
+    split = rng.integers(0, 3, 600)
+    masks = {f"edge_data_{name}_mask": split == i for i, name in enumerate(("train", "val", "test"))}
+    np.savez(tmp_path / "ratings.npz", edge_index=edges, edge_data_rating=rng.integers(1, 6, 600), **masks)
     return tmp_path
 
 
