@@ -253,7 +253,7 @@ def check_data(graph) -> None:
         for key, value in data.items():
             if value.dtype.kind == "f" and key != "label":
                 _check_finite(graph.name, kind, key, value)
-    _check_labels_and_masks(graph)
+        _check_labels_and_masks(graph.name, kind, data)
 
 
 def _check_columns(name: str, kind: str, data: dict[str, np.ndarray], rows: int) -> None:
@@ -279,39 +279,37 @@ def _check_finite(name: str, kind: str, key: str, value: np.ndarray) -> None:
             raise InputError(f"{name}: {kind} data {key!r} has a NaN or infinite value at row {row}; replace it")
 
 
-def _check_labels_and_masks(graph: Graph) -> None:
-    masks = {key: graph.node_data[key] for key in SPLIT_MASKS if key in graph.node_data}
+def _check_labels_and_masks(name: str, kind: str, data: dict[str, np.ndarray]) -> None:
+    masks = {key: data[key] for key in SPLIT_MASKS if key in data}
     for key, mask in masks.items():
         if mask.dtype != bool or mask.ndim > 2 or 0 in mask.shape[1:]:
-            raise InputError(f"{graph.name}: {key} must be bool (N,) or (N, splits), not {mask.dtype} {mask.shape}")
+            raise InputError(f"{name}: {key} must be bool (N,) or (N, splits), not {mask.dtype} {mask.shape}")
         if not mask.any(axis=0).all():
             split = f" in split {int(mask.any(axis=0).argmin())}" if mask.ndim == 2 else ""
-            raise InputError(f"{graph.name}: {key} selects no node{split}; set one at least, or leave the mask out")
+            raise InputError(f"{name}: {key} selects no {kind}{split}; set one at least, or leave the mask out")
     if len({mask.shape for mask in masks.values()}) > 1:
         shapes = {key: mask.shape for key, mask in masks.items()}
-        raise InputError(f"{graph.name}: the masks differ in shape: {shapes}; give each the same splits")
+        raise InputError(f"{name}: the masks differ in shape: {shapes}; give each the same splits")
     for first, second in combinations(masks, 2):
         both = masks[first] & masks[second]
         if both.any():
             row = int(np.argwhere(both)[0, 0])
-            raise InputError(f"{graph.name}: {first} and {second} overlap, first at node {row}; make them disjoint")
-    label = graph.node_data.get("label")
+            raise InputError(f"{name}: {first} and {second} overlap, first at {kind} {row}; make them disjoint")
+    label = data.get("label")
     if label is None:
         return
     if label.dtype.kind not in "iuf" or label.ndim > 2 or 0 in label.shape[1:]:
         raise InputError(
-            f"{graph.name}: label must be integers or floats of shape (N,) or (N, L), not {label.dtype} {label.shape}"
+            f"{name}: label must be integers or floats of shape (N,) or (N, L), not {label.dtype} {label.shape}"
         )
     if np.isinf(label).any():
-        raise InputError(
-            f"{graph.name}: label is infinite at node {int(np.argwhere(np.isinf(label))[0, 0])}; correct it"
-        )
+        raise InputError(f"{name}: label is infinite at {kind} {int(np.argwhere(np.isinf(label))[0, 0])}; correct it")
     if "train_mask" in masks:
         known = (label == label if label.dtype.kind == "f" else label >= 0).reshape(len(label), -1)
         missing = masks["train_mask"].reshape(len(label), -1) & ~known.any(axis=1, keepdims=True)
         if missing.any():
             row = int(np.argwhere(missing)[0, 0])
-            raise InputError(f"{graph.name}: training node {row} has no label; label it, or remove it from train_mask")
+            raise InputError(f"{name}: training {kind} {row} has no label; label it, or remove it from train_mask")
 
 
 def symmetrised(graph: Graph) -> scipy.sparse.csr_array:

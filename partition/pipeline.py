@@ -97,7 +97,7 @@ def partition(
         The load of each part relative to the others; equal by default.
     costs : Costs, optional
         Costs of a training step, by which cuts are compared; by default those of the default model of ``dgl-gt train``
-        on the default profile (:func:`dgl_gt.partition.default_costs`). See :func:`dgl_gt.partition.read_costs`.
+        on this machine or the default profile (:func:`dgl_gt.partition.default_costs`). See :func:`dgl_gt.partition.read_costs`.
     profile : Profile, optional
         The ranks that will train (:func:`dgl_gt.partition.read_profile`): each part gets a load in proportion to the speed
         of its rank, and parts are numbered so that those with much traffic between them are on ranks with fast links.

@@ -66,7 +66,7 @@ def _add_predict(commands) -> None:
     add_model_factory(command)
     text = "model directory written by `dgl-gt train --out`, or the model.safetensors in it"
     command.add_argument("--model", required=True, metavar="DIR", help=text)
-    text = "file to write: .npz (prediction, probability) or .csv (node, prediction, probability_0, ...)"
+    text = "file to write: .npz or .csv, with the prediction for each node or edge, and probabilities of classes"
     command.add_argument("--out", required=True, metavar="FILE", help=text)
     command.set_defaults(command=_predict)
 
@@ -150,13 +150,13 @@ def _calibrate_rank(args, out: Path):
     kept = ""
     with comm.together(), console.Stages() as progress:
         profile = measure(comm, progress if comm.rank == 0 else None, quick=args.quick)
+        values = profile.as_dict()
+        if comm.rank == 0:
+            with new_file(out, force=args.force) as file:
+                file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
         if comm.rank == 0 and comm.world_size > 1:
             progress("costs of the default model")
             kept = _keep_costs(profile)
-    values = profile.as_dict()
-    if comm.rank == 0:
-        with new_file(out, force=args.force) as file:
-            file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
     return values, f"{_profile_table(values, profile.target_weights())}\n\nwrote {out}{kept}"
 
 
@@ -167,6 +167,7 @@ def _keep_costs(profile: Profile) -> str:
     path = machine_costs()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # the new ones do not depend on it
         default_costs_on(profile).save(path, force=True)
     except (OSError, InputError) as error:
         return f"\n\n`dgl-gt partition` goes on with its usual costs: {error}"

@@ -34,7 +34,7 @@ from dgl_gt.plan.plan import NothingFits, Plan, forecast_table, plot, text_of_pl
 from dgl_gt.plan.select import forecast
 from dgl_gt.run_files.run_record import check_table, compare_with_prediction
 from dgl_gt.train.config import TrainConfig, policy_of
-from dgl_gt.train.task_config import TaskConfig
+from dgl_gt.train.task_config import ASSUMED_CLASSES
 
 from .options import (
     add_config,
@@ -87,7 +87,7 @@ def add_command(commands) -> None:
     add_settings(command, _OF_CONFIG)
     text = "also predict steps under this transmission policy (shards only); the policy in --config is ignored"
     add("--policy", metavar="POLICY", help=text)
-    text = f"number of classes (default: {TaskConfig.assumed_out_dim})"
+    text = f"number of classes (default: {ASSUMED_CLASSES})"
     add("--classes", type=positive_integer, metavar="N", help=text)
     add_model_factory(command)
     add("--seed", type=int, metavar="N", help="seed of the cuts that plan makes (default: 0)")

@@ -218,8 +218,9 @@ def _train_several(args, config, sg, plan, factory):
 
     splits, runs = args.splits or [config.task.split], []
     config.changed(seed=config.seed + (args.seeds or 1) - 1)  # refused here, before the first run, if it is too large
-    for split in splits:
-        read_task(sg, config.changed(split=split))  # the same
+    with sg.comm.together():
+        for split in splits:
+            read_task(sg, config.changed(split=split))  # the same
     for split in splits:
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:

@@ -149,8 +149,11 @@ _shared_traces = lru_cache(maxsize=16)(_traces)
 def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> None:
     """Refuse a run whose tensors alone need more memory than a rank can have; every rank calls it.
 
-    Limits of control groups count. The message says what would fit. A step that cannot be traced is not refused.
+    Limits of control groups count. The message says what would fit. A step that cannot be traced is not refused, nor
+    one of a task on edges, because predictions count all edges as training edges.
     """
+    if config.task.pair_scorer:
+        return
     comm, figures = sg.comm, read_figures(sg.manifest)
     available = available_rank_memory(comm)
     keeps_samples = policy_of(config).edge_share < 1

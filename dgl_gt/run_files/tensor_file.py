@@ -53,7 +53,7 @@ class TensorFile:
         return values, tensors
 
 
-CHECKPOINT_FILE = TensorFile("checkpoint", 3)
+CHECKPOINT_FILE = TensorFile("checkpoint", 4)
 MODEL_FILE = TensorFile("model", 2)
 
 

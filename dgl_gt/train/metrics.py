@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
-from .task_config import METRICS, MetricKind
+from .task_config import METRICS, MetricKind, shown_metric
 from .user_function import cause_of, find_function
 
 _Metric = Callable[[Tensor, Tensor, Comm], float]
@@ -88,9 +89,9 @@ def r2(values: Tensor, targets: Tensor, comm: Comm) -> float:
         torch.stack([known.sum(0).double(), torch.where(known, targets, zeros).sum(0)]).cpu()
     )
     mean = (total / count).to(targets.device)
-    squares = [torch.where(known, (targets - each).square(), zeros).sum(0) for each in (values, mean)]
-    errors, deviations = comm.all_reduce(torch.stack(squares).cpu())
-    varies = deviations > 0
+    squares = [torch.where(known, (targets - each).square(), zeros).sum(0) for each in (values, mean, zeros)]
+    errors, deviations, sizes = comm.all_reduce(torch.stack(squares).cpu())
+    varies = deviations > 1e-12 * sizes  # less is rounding
     if not varies.any():
         raise InputError("metric is r2, and the targets of a split are all equal; choose rmse or mae, or other splits")
     return float((1 - errors[varies] / deviations[varies]).mean())
@@ -124,7 +125,7 @@ def _users(name: str) -> tuple[MetricKind, _Metric]:
                     raise InputError(f"--metric is {name}, which failed: {cause_of(error)}; correct it") from error
         return comm.broadcast_object(value)
 
-    return MetricKind(name, name.rpartition(":")[2], is_share=False, lower_is_better=lower), of_all_rows
+    return replace(shown_metric(name), lower_is_better=lower), of_all_rows
 
 
 def _sums(comm: Comm, *values) -> list[float]:

@@ -40,7 +40,8 @@ class ModelFactory:
     name : str
         ``package.module:function``.
     make : callable
-        Called as ``make(in_dim, classes)`` with the width of the features and the number of classes; returns a Module
+        Called as ``make(in_dim, classes)`` with the width of the features and the number of classes, or for a task on
+        edges ``hidden``; returns a Module
         that is called as ``model(sg, feat)`` with a :class:`dgl_gt.ShardedGraph` and the features of its owned rows,
         and returns one row of logits for each of them, (N_owned, classes).
     """
@@ -64,10 +65,11 @@ def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
     """Raise :class:`InputError` if a setting of the models of dgl-gt is given along with a factory."""
     defaults = TrainConfig().flat()
     of_inputs = ("encodings", "normalize_features", "edge_features")
+    of_pairs = "hidden" if config.task.pair_scorer else None  # the width of the rows that a factory's model gives
     given = [
         name
         for name, value in config.flat().items()
-        if (SETTINGS[name][0] == "model" or name in of_inputs) and value != defaults.get(name)
+        if (SETTINGS[name][0] == "model" or name in of_inputs) and value != defaults.get(name) and name != of_pairs
     ]
     if factory is not None and given:
         option = f"--{given[0].replace('_', '-')}"

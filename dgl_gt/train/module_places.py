@@ -10,6 +10,8 @@ from torch import nn
 
 from dgl_gt.comm.group import Comm
 
+from .pair_model import PairModel
+
 
 @contextmanager
 def named_places(model: nn.Module, comm: Comm) -> Iterator[None]:
@@ -47,6 +49,8 @@ def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_children():
         if isinstance(module, nn.ModuleList):
             yield from ((f"{name}.{number}", each) for number, each in enumerate(module))
+        elif isinstance(model, PairModel) and module is model.nodes:
+            yield from ((f"{name}.{part}", each) for part, each in _parts(module))
         else:
             yield name, module
 

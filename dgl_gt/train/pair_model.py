@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -85,6 +86,6 @@ class PairModel(nn.Module):
         if torch.is_grad_enabled():
             return self.scorer(rows, src, dst, edge_feat)
         pieces = zip(
-            src.split(_PIECE), dst.split(_PIECE), [None] * len(src) if edge_feat is None else edge_feat.split(_PIECE)
+            src.split(_PIECE), dst.split(_PIECE), repeat(None) if edge_feat is None else edge_feat.split(_PIECE)
         )
         return torch.cat([self.scorer(rows, *piece) for piece in pieces])

@@ -111,8 +111,9 @@ class RunStore:
     def start(self, state: RunState, task: Task) -> None:
         """Take the state of a new run, or put that of the latest checkpoint into it; every rank calls it."""
         self._handlers.enter_context(self._stop.noting())
-        shape = {"model_factory": self._factory_name, **task.sizes, "class_names": self._sg.manifest["class_names"]}
-        shape["learned"] = dict(task.learned)
+        shape = {"model_factory": self._factory_name, **task.sizes, "learned": dict(task.learned)}
+        if self._config.task.has_class_names:
+            shape["class_names"] = self._sg.manifest["class_names"]
         self._shape = {name: value for name, value in shape.items() if value}
         if self._directory:
             model_bytes = sum(value.nbytes for value in state.model.state_dict().values())

@@ -30,10 +30,10 @@ def factored_layers(model: NodeModel, figures: Figures, config: TrainConfig) -> 
     """Names of the linear layers whose gradients take fewer bytes as factors; the same on every rank.
 
     ``model`` is that of the config. There are none if the masks hold several splits, because figures do not count their
-    rows, or if the loss also has a term for rows outside the training rows.
+    rows, or if the loss also has a term for rows outside the training rows, or reads edges.
     """
     mask = config.task.mask_of_loss
-    if mask not in figures.masked:
+    if config.task.pair_scorer or mask not in figures.masked:
         return ()
     rows = figures.masked[mask]
     return tuple(name for name, layer in model.after_attention().items() if saves_bytes(layer, rows.tolist()))

@@ -12,6 +12,7 @@ from dgl_gt.partition.errors import InputError, check_one_of
 from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, setting, with_default
 
+ASSUMED_CLASSES = 40
 MEANINGS = ("number", "kind")  # of edge data
 DECODERS = ("mlp", "bilinear", "dot")
 _ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
@@ -89,7 +90,6 @@ class TaskConfig(Settings):
     """What the settings of all tasks have in common: which data the model reads, and the split."""
 
     metrics: ClassVar[tuple[str, ...]] = ()  # names; the first one is the default
-    assumed_out_dim: ClassVar[int] = 40  # in predictions, which are made before the labels are read
 
     kind: Annotated[str, Meta(description="the name of a task")] = setting(
         "node_classification",
@@ -121,6 +121,16 @@ class TaskConfig(Settings):
     def inputs(self) -> Inputs:
         """What a model reads of the data."""
         return Inputs(_split(self.encodings), self.normalize_features, _edge_columns(self.edge_features))
+
+    @property
+    def assumed_out_dim(self) -> int:
+        """Numbers of a result in predictions, which are made before the labels are read."""
+        return ASSUMED_CLASSES
+
+    @property
+    def has_class_names(self) -> bool:
+        """Whether the names of classes in the shards are those of the results."""
+        return False
 
     @property
     def node_data(self) -> tuple[str, ...]:
@@ -199,6 +209,10 @@ class NodeClassificationConfig(LabelTaskConfig):
     )
 
     @property
+    def has_class_names(self) -> bool:
+        return self.label == "label"
+
+    @property
     def mask_of_loss(self) -> str:
         return "" if self.entropy_unlabelled else super().mask_of_loss
 
@@ -234,12 +248,15 @@ class NodeRegressionConfig(LabelTaskConfig):
     """
 
     metrics = "rmse", "mae", "r2"
-    assumed_out_dim = 1
 
     kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "node_regression")
     loss: Annotated[str, one_of(("mse", "l1", "huber"))] = setting(
         "mse", "loss of a number: mse, l1, or huber, which is quadratic below one standard deviation"
     )
+
+    @property
+    def assumed_out_dim(self) -> int:
+        return 1
 
 
 @dataclass(frozen=True)
@@ -256,6 +273,9 @@ class OnEdgesConfig(LabelTaskConfig):
         super().__post_init__()
         if self.label in self.inputs.edge_features:
             raise InputError(f"edge_features has {self.label!r}, which is what is learned; leave it out")
+        for name in ("entropy_unlabelled", "entropy_labelled"):
+            if getattr(self, name, 0.0):
+                raise InputError(f"{name} is {getattr(self, name)}, which is for classes of nodes; leave it out")
 
     @property
     def node_data(self) -> tuple[str, ...]:
@@ -268,6 +288,14 @@ class OnEdgesConfig(LabelTaskConfig):
     @property
     def pair_scorer(self) -> str:
         return self.decoder
+
+    @property
+    def assumed_out_dim(self) -> int:
+        return 1 if self.decoder == "dot" else super().assumed_out_dim
+
+    @property
+    def has_class_names(self) -> bool:
+        return False
 
 
 @described

@@ -47,6 +47,7 @@ def open_stream(coo: COOGraph) -> COOGraph:
             "of each: make an edge cut with a larger memory bound (--memory)"
         )
     coo.node_data = with_standard_masks_and_labels(coo.node_data, coo.name)
+    coo.edge_data = with_standard_masks_and_labels(coo.edge_data, coo.name)
     check_data(replace(coo, listed_once=False))  # edge data has a row for each listed edge
     return coo
 

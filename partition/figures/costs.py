@@ -183,7 +183,12 @@ def default_costs() -> Costs:
     They are those of this machine, once ``dgl-gt calibrate`` has measured it, or else of the default profile.
     """
     of_machine = machine_costs()
-    return read_costs(of_machine if of_machine.is_file() else _DEFAULT)
+    if not os.path.isfile(of_machine):
+        return read_costs(_DEFAULT)
+    try:
+        return read_costs(of_machine)
+    except InputError as error:
+        raise InputError(f"{error}; or run `dgl-gt calibrate` again, or remove the file") from None
 
 
 def machine_costs() -> Path:

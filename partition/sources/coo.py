@@ -112,7 +112,7 @@ class COOGraph:
 
 def to_graph(coo: COOGraph) -> Graph:
     """Build the Graph; raise :class:`InputError` if the edges or the columns cannot be used."""
-    node_data, edge_data = with_standard_masks_and_labels(coo.node_data, coo.name), coo.edge_data
+    node_data, edge_data = (with_standard_masks_and_labels(each, coo.name) for each in (coo.node_data, coo.edge_data))
     src, dst = coo.src, coo.dst
     if coo.listed_once:
         src, dst = (compact(ends, max(coo.id_range[1], 0)) for ends in (src, dst))
@@ -125,22 +125,22 @@ def to_graph(coo: COOGraph) -> Graph:
     )
 
 
-def with_standard_masks_and_labels(node_data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
-    """Convert masks and labels to the form that Graph requires; other columns pass unchanged, without a copy.
+def with_standard_masks_and_labels(data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """Convert masks and labels of nodes, or edges, to the form that Graph requires; other columns pass unchanged, without a copy.
 
     Masks of 0 and 1 of any type become bool. If one mask has a column for each split and another is (N,), the latter
     is repeated for every split. Labels that may be classes become int64 (N,), and several labels a node int8 (N, L), both
     with -1 for NaN; other labels are numbers, float32 or float64, with NaN for none.
     """
-    node_data = dict(node_data)
-    masks = {key: _bool_mask(node_data[key], key, name) for key in SPLIT_MASKS if key in node_data}
+    data = dict(data)
+    masks = {key: _bool_mask(data[key], key, name) for key in SPLIT_MASKS if key in data}
     splits = {mask.shape[1] for mask in masks.values() if mask.ndim == 2}
     for key, mask in masks.items():
         shared_by_splits = len(splits) == 1 and mask.ndim == 1
-        node_data[key] = np.repeat(mask[:, None], min(splits), axis=1) if shared_by_splits else mask
-    if "label" in node_data:
-        node_data["label"] = _standard_label(node_data["label"])
-    return node_data
+        data[key] = np.repeat(mask[:, None], min(splits), axis=1) if shared_by_splits else mask
+    if "label" in data:
+        data["label"] = _standard_label(data["label"])
+    return data
 
 
 def _bool_mask(mask: np.ndarray, key: str, name: str) -> np.ndarray:
@@ -166,7 +166,9 @@ def _standard_label(label: np.ndarray) -> np.ndarray:
     least, most = (known.min(), known.max()) if known.size else (0, 0)
     if is_whole and least >= -1 and (label.ndim == 1 or most <= 1):
         return known.astype(np.int64 if label.ndim == 1 else np.int8, copy=False)
-    return label if label.dtype.kind == "f" else label.astype(np.float64)
+    if label.dtype.kind == "f":
+        return label
+    return np.where(label == -1, np.nan, label) if least == -1 else label.astype(np.float64)
 
 
 def as_float32_if_exact(column: np.ndarray) -> np.ndarray:

@@ -92,7 +92,7 @@ def add_virtual_nodes(graph: Graph, count: int) -> Graph:
     Returns
     -------
     Graph
-        The virtual nodes have the ids after the user's N nodes. Their label is -1 (none), they are in no mask, and all
+        The virtual nodes have the ids after the user's N nodes. Their label is -1 or NaN (none), they are in no mask, and all
         their other node data are zero. To tell them apart, the new ``node_data["virtual_node"]``, uint8 (N + V, V), has
         a one in column i for virtual node i, and zeros elsewhere. The new edges have the ids
         after the existing ones: for each virtual node N edges to it, then N edges from it, by ascending id of the other

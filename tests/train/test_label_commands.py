@@ -26,6 +26,9 @@ def graph(tmp_path, monkeypatch):
         split = rng.integers(0, 3, rows)
         prefix = "edge_data_" if of_edges else ""
         masks = {f"{prefix}{name}_mask": split == i for i, name in enumerate(("train", "val", "test"))}
+        if of_edges:  # as text and numbers in files; nodes have masks, too, which nothing reads
+            masks = {key: mask.astype(np.float32) for key, mask in masks.items()}
+            masks |= {f"{name}_mask": np.arange(NODES) % 3 == i for i, name in enumerate(("train", "val", "test"))}
         np.savez("g.npz", edge_index=edges, num_nodes=NODES, x=x, node_names=names, **masks, **labels)
         assert main(["partition", "g.npz", "--parts", "1", "--out", "shards", "--force"]) == 0
         return edges, x
@@ -96,6 +99,30 @@ def test_what_does_not_suit_is_refused(graph, capsys, task, options, words):
     assert main(["train", "shards", *QUICK, "--task", task, *options]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert all(word in said for word in words), said
+
+
+def test_a_policy_that_leaves_out_edges_is_refused(graph, capsys):
+    graph(of_edges=True, edge_data_kind=np.arange(EDGES) % 2)
+    assert main(["partition", "g.npz", "--parts", "2", "--out", "two"]) == 0
+    task = ["train", "two", *QUICK[2:], "--task", "edge_classification", "--label", "kind", "--epochs", "2"]
+    for policy in ("alone", "sampled=0.5"):
+        capsys.readouterr()
+        assert main([*task, "--nproc", "2", "--policy", policy]) == 2
+    assert main([*task, "--nproc", "2", "--policy", "int8", "--strategy", "halo_h"]) == 0
+
+
+def test_no_file_names_a_function(graph, capsys):
+    graph(y=np.arange(NODES) % 3)
+    with open("c.yaml", "w") as file:
+        file.write("task: {metric: 'os:getcwd'}\n")
+    assert main(["train", "shards", *QUICK, "--config", "c.yaml"]) == 2
+    assert "metric is 'os:getcwd'" in capsys.readouterr().err
+
+
+def test_plans_of_edges_need_no_labels(graph):
+    graph(of_edges=True, edge_data_kind=np.arange(EDGES) % 2)
+    sections = ["--set", "task.kind=edge_multilabel", "--set", "task.decoder=dot"]
+    assert main(["plan", "g.npz", "--world-size", "2", *sections, "--layers", "1", "--hidden", "8"]) == 0
 
 
 def test_a_dot_product_is_one_number(graph, capsys):

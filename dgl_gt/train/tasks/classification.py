@@ -16,7 +16,7 @@ from dgl_gt.partition.errors import InputError
 
 from ..task import Batch
 from ..task_config import LabelTaskConfig
-from .labels import LabelledRows, LabelTask, OnEdges, total
+from .labels import LabelledRows, LabelTask, OnEdges, total, whole
 
 
 class NodeClasses(NamedTuple):
@@ -51,6 +51,7 @@ class NodeClassification(LabelTask):
 
     @staticmethod
     def labels(column: Tensor, name: str, comm: Comm) -> Tensor:
+        column = whole(column)
         if column.dim() == 1 and not column.is_floating_point():
             return column.long()
         other = "multilabel task" if column.dim() == 2 and not column.is_floating_point() else "regression"

@@ -98,10 +98,11 @@ class LabelTask:
             counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows)]))[0])
             if not counts[name]:
                 raise InputError(
-                    f"{name}_mask of split {config.task.split} selects no labelled node; it must select at least one: fix "
+                    f"{name}_mask of split {config.task.split} selects no labelled row; it must select at least one: fix "
                     f"the mask, or the labels, where {cls.missing} means none"
                 )
         if graphs is not None and graphs.base is not sg:
+            cls.check_part(config)
             trained = replace(cls._labelled_rows(graphs.base, config), weights=graphs.weights)
         out_dim = cls.width_of(evaluated.label, sg)
         graph_of_step = None if graphs is None or graphs.is_exact else graphs.of_step
@@ -161,6 +162,10 @@ class LabelTask:
         """Which rows are the user's; None where all are."""
         num_nodes = user_node_count(sg.manifest)
         return sg.node_ids < num_nodes if num_nodes < sg.manifest["nodes"] else None
+
+    @staticmethod
+    def check_part(config: TrainConfig) -> None:
+        """Raise :class:`InputError` if steps may not run on the graph of a policy, with other edges and rows."""
 
     def of_loss(self, out: Tensor) -> Tensor:
         """The rows of a model's result in a training step that are training rows, in their order."""
@@ -297,8 +302,15 @@ class OnEdges(LabelTask):
         """Rows of nodes that the loss reads: all, by the edges at them."""
         return None
 
+    @staticmethod
+    def check_part(config: TrainConfig) -> None:
+        raise InputError(
+            f"task is {config.task.kind}, and the policy {config.exchange.policy} leaves out edges; choose a policy that sends "
+            "all"
+        )
+
     def of_loss(self, out: Tensor) -> Tensor:
-        return out if self.config.mask_of_loss else super().of_loss(out)
+        return out
 
     def batches(self, step: int) -> Iterator[Batch]:
         """Make one batch of all training edges."""
@@ -307,8 +319,7 @@ class OnEdges(LabelTask):
                 raise InputError(
                     f"task is {self.config.kind}, and the policy samples edges; choose a policy that sends all"
                 )
-            chosen = self.trained.rows["train"] if self.config.mask_of_loss else None
-            yield replace(batch, inputs=replace(batch.inputs, chosen=chosen))
+            yield replace(batch, inputs=replace(batch.inputs, chosen=self.trained.rows["train"]))
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -325,7 +336,7 @@ class OnEdges(LabelTask):
 
     @classmethod
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
-        """Predict for every edge, in the order of edge ids: the user's, then those that ``partition`` added."""
+        """Predict for every edge between the user's nodes, in the order of edge ids; those that were added come last."""
         graph, src, dst = inputs.graph, *inputs.graph.edges()
         held = graph.pull(graph.node_ids)
         columns = graph.edge_ids, held[src], held[dst], logits_of(model, inputs).float()
@@ -334,6 +345,7 @@ class OnEdges(LabelTask):
             return None
         ids, source, destination, out = (torch.cat(each).cpu() for each in gathered)
         order = ids.argsort()
+        order = order[torch.maximum(source, destination)[order] < user_node_count(graph.manifest)]
         learned: Any = getattr(model, "dgl_gt_learned", {})
         found = cls.predictions(out[order], learned)
         return cls.answers(source[order].numpy(), destination[order].numpy(), *found)
@@ -346,4 +358,15 @@ def _settings(config: TrainConfig) -> LabelTaskConfig:
 
 def total(losses: Tensor, rows: LabelledRows, chosen: Tensor) -> Tensor:
     """Return the sum of the losses of some rows, each times its weight where rows have weights."""
-    return losses.sum() if rows.weights is None else (losses.T * rows.weights[chosen]).sum()
+    if rows.weights is None:
+        return losses.sum()
+    weights = rows.weights[chosen]
+    return (losses * (weights if losses.dim() == 1 else weights[:, None])).sum()
+
+
+def whole(label: Tensor) -> Tensor:
+    """Floating-point labels as whole numbers, -1 for NaN, where they are; others as they are."""
+    if not label.is_floating_point():
+        return label
+    known = label.nan_to_num(nan=-1.0)
+    return known.long() if bool((known == known.floor()).all()) else label

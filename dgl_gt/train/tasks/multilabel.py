@@ -14,7 +14,7 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
 from ..task import Batch
-from .labels import LabelledRows, LabelTask, OnEdges, total
+from .labels import LabelledRows, LabelTask, OnEdges, total, whole
 
 
 class NodeLabels(NamedTuple):
@@ -47,7 +47,7 @@ class NodeMultilabel(LabelTask):
 
     @staticmethod
     def labels(column: Tensor, name: str, comm: Comm) -> Tensor:
-        label = column[:, None] if column.dim() == 1 else column
+        label = whole(column[:, None] if column.dim() == 1 else column)
         if label.dim() != 2 or label.is_floating_point() or bool(((label > 1) | (label < -1)).any()):
             raise InputError(
                 f"{name!r} holds {column.dtype} of row shape {tuple(column.shape[1:])}; a multilabel task needs 0, 1 or -1 "
