@@ -93,7 +93,8 @@ def peer(name: str, checkouts: Path, epochs: int) -> None:
     data_utils.load_fixed_splits = lambda *_, **__: [split]
     local = case.most_local_epochs and min(case.most_local_epochs, epochs // 2)
     counts = f"--local_epochs {local} --global_epochs {epochs - local}" if local else f"--epochs {epochs}"
-    sys.argv = ["main.py", "--dataset", name, "--cpu", *case.theirs.split(), *counts.split()]
+    options = [*case.theirs.split(), *counts.split(), "--display_step", "1"]
+    sys.argv = ["main.py", "--dataset", name, "--cpu", *options]
     runpy.run_path(str(folder / "main.py"), run_name="__main__")
 
 
