@@ -30,6 +30,7 @@ import numpy as np
 from machine import DATA, processor
 
 from dgl_gt.partition.console import table
+from dgl_gt.partition.system.allocator import environment_of_ranks
 
 SHARE = 0.99
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -98,13 +99,15 @@ def peer(name: str, checkouts: Path, epochs: int) -> None:
     runpy.run_path(str(folder / "main.py"), run_name="__main__")
 
 
-def run(*line) -> str:
-    return subprocess.run(list(map(str, line)), check=True, stdout=subprocess.PIPE, text=True).stdout
+def run(*line, environment=None) -> str:
+    environment = os.environ | (environment or {})
+    return subprocess.run(list(map(str, line)), check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
 
 def theirs(name: str, checkouts: Path, epochs: int) -> list[float]:
     """The validation metric after each epoch."""
-    text = run(sys.executable, __file__, "--checkouts", checkouts, "--peer", name, epochs)
+    line = sys.executable, __file__, "--checkouts", checkouts, "--peer", name, epochs
+    text = run(*line, environment=environment_of_ranks())  # the allocator that dgl-gt starts with
     return [float(each[2]) / 100 for each in PEER_LINE.finditer(text)]
 
 
