@@ -23,7 +23,7 @@ from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.memory import available_memory_bytes
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig, policy_of
-from dgl_gt.train.fit import take_step
+from dgl_gt.train.loop import take_step
 from dgl_gt.train.model import ModelFactory, build_model, find_factory, max_depth
 from dgl_gt.train.optimizer import make_optimizer
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers

@@ -29,7 +29,7 @@ from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import WITH_POLICY
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.fit import take_step
+from dgl_gt.train.loop import take_step
 from dgl_gt.train.optimizer import Schedule, make_optimizer
 from dgl_gt.train.run import prepare
 from dgl_gt.train.task import read_task

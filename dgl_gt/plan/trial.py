@@ -17,7 +17,7 @@ from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.child_process import run_forked
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.train.config import TrainConfig
-from dgl_gt.train.fit import take_step
+from dgl_gt.train.loop import take_step
 from dgl_gt.train.model import ModelFactory, with_measured_precision
 from dgl_gt.train.optimizer import make_optimizer
 from dgl_gt.train.run import prepare

@@ -13,7 +13,7 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.train.config import read_config
-from dgl_gt.train.fit import take_step
+from dgl_gt.train.loop import take_step
 from dgl_gt.train.tasks.classification import NodeClassification
 
 EPOCHS = 20

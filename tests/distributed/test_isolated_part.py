@@ -16,7 +16,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan.policy_costs import kept_bytes
 from dgl_gt.run_files.run_record import PolicyOfRun
 from dgl_gt.train.config import read_config
-from dgl_gt.train.fit import forward
+from dgl_gt.train.loop import forward
 from dgl_gt.train.model import build_model
 from dgl_gt.train.run import prepare, train
 

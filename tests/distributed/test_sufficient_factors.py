@@ -19,7 +19,7 @@ from dgl_gt.plan import trial
 from dgl_gt.plan.plan import Candidate
 from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.train.config import read_config
-from dgl_gt.train.fit import take_step
+from dgl_gt.train.loop import take_step
 from dgl_gt.train.model import build_model
 from dgl_gt.train.run import train
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers, saves_bytes

@@ -37,7 +37,7 @@ class EdgeClasses(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeClassification(LabelTask):
-    """A :class:`dgl_gt.train.task.Task`: the mean cross-entropy of the training rows, and where wanted entropies.
+    """A task: the mean cross-entropy of the training rows, and where wanted entropies.
 
     The loss is a sum over ranks: each returns its rows' share of the mean over all rows. Entropies follow transductive
     sharpening (arXiv:2605.20248): the loss adds ``entropy_unlabelled`` times the mean entropy of the predictions for

@@ -35,7 +35,7 @@ class EdgeLabels(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeMultilabel(LabelTask):
-    """A :class:`dgl_gt.train.task.Task`: the mean logistic loss of all known labels of the training rows.
+    """A task: the mean logistic loss of all known labels of the training rows.
 
     ``entries`` is their number on all ranks, and ``positive_weights``, float32 (L,), weigh those that are 1.
     """

@@ -36,7 +36,7 @@ class EdgeNumbers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRegression(LabelTask):
-    """A :class:`dgl_gt.train.task.Task`: the mean loss of all known targets of the training rows, standardised.
+    """A task: the mean loss of all known targets of the training rows, standardised.
 
     ``entries`` is their number on all ranks; ``mean`` and ``scale``, float64 (T,), are the mean and the standard
     deviation of each target's.
