@@ -32,20 +32,7 @@ from .options import (
 _ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "timeline")
 _COMMON = (  # options that --help shows; --help-all shows all
     *("nproc", "strategy", "force", "json", "config", "set", "out", "resume", "max_restarts", "model_factory"),
-    *(
-        "architecture",
-        "layers",
-        "hidden",
-        "heads",
-        "dropout",
-        "encodings",
-        "edge_features",
-        "lr",
-        "policy",
-        "task",
-        "label",
-        "metric",
-    ),
+    *("architecture", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr", "policy", "task"),
     *("epochs", "patience", "seed", "precision", "activation_checkpoint"),
 )
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
