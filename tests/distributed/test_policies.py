@@ -11,7 +11,7 @@ from dgl_gt.exchange.policy.policy import read_policy
 from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import PolicyOfRun
-from dgl_gt.train import fit
+from dgl_gt.train import loop
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import prepare, train
 
@@ -69,7 +69,7 @@ def gradients_on_rank(rank, folder, strategy, policies):
         graphs = TrainingGraphs(sg, read_policy(policy), 0)
         task, model = prepare(sg, config, graphs=graphs)
         with graphs:
-            fit.take_step(model, task, sg.comm, torch.optim.SGD(model.parameters(), lr=0.0), 0)
+            loop.take_step(model, task, sg.comm, torch.optim.SGD(model.parameters(), lr=0.0), 0)
             evaluated = task.evaluate(model)
         gradients = torch.cat([each.grad.flatten() for each in model.parameters()]).numpy()
         results.append((gradients, evaluated))
@@ -161,8 +161,8 @@ def test_numbers_that_are_not_finite_end_the_run(shards):
 
 def skipping_on_rank(rank, folder, strategy):
     """The losses of a run whose third step gives NaN, on one rank alone."""
-    forward = fit.forward
-    fit.forward = lambda model, task, batch, step, seed: (
+    forward = loop.forward
+    loop.forward = lambda model, task, batch, step, seed: (
         forward(model, task, batch, step, seed) * (float("nan") if step == 2 and rank == 0 else 1.0)
     )
     sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy)

@@ -18,7 +18,7 @@ from dgl_gt.run_files import run_directory
 from dgl_gt.run_files.run_directory import MetricsLog, check_can_resume, checkpoints_in
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.run_files.tensor_file import CHECKPOINT_FILE
-from dgl_gt.train import ModelFactory, fit, load_model, read_config, store, train_and_save
+from dgl_gt.train import ModelFactory, load_model, loop, read_config, store, train_and_save
 from dgl_gt.train.run_state import data_digest
 
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
@@ -226,15 +226,15 @@ def signalled(monkeypatch):
     """A function: (signal, epoch) -> training in which that signal comes in the middle of that epoch."""
 
     def at(number, epoch):
-        real = fit.take_step
+        real = loop.take_step
 
         def step(*args, **more):
             if args[4] == epoch:
                 signal.raise_signal(number)
             return real(*args, **more)
 
-        monkeypatch.setattr(fit, "take_step", step)
-        return lambda: monkeypatch.setattr(fit, "take_step", real)
+        monkeypatch.setattr(loop, "take_step", step)
+        return lambda: monkeypatch.setattr(loop, "take_step", real)
 
     return at
 

@@ -15,7 +15,7 @@ import dgl_gt
 from dgl_gt.partition import InputError, partition
 from dgl_gt.run_files.run_record import Metric, RunRecord
 from dgl_gt.run_files.tensor_file import MODEL_FILE
-from dgl_gt.train import fit, train_and_save
+from dgl_gt.train import loop, train_and_save
 from dgl_gt.train import store as store_module
 from dgl_gt.train.config import read_config
 from dgl_gt.train.model import build_model
@@ -53,8 +53,8 @@ def rising(monkeypatch):
 @pytest.fixture
 def diverging(monkeypatch, rising):
     """The loss of the fourth epoch is NaN."""
-    real = fit.take_step
-    monkeypatch.setattr(fit, "take_step", lambda *args, **more: real(*args, **more) if args[4] < 3 else float("nan"))
+    real = loop.take_step
+    monkeypatch.setattr(loop, "take_step", lambda *args, **more: real(*args, **more) if args[4] < 3 else float("nan"))
 
 
 def record_of(folder) -> dict:
@@ -94,7 +94,7 @@ def test_better_models_are_on_disk_while_the_run_goes_on(sg, out, rising, monkey
 
 def test_the_disk_is_compared_with_the_model_before_training(sg, out, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("usage", "free")(1000))
-    monkeypatch.setattr(fit, "take_step", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(loop, "take_step", lambda *_: pytest.fail("it trained"))
     with pytest.raises(InputError, match="model needs 1.0 MiB of disk"):
         train_and_save(sg, CONFIG, out)
     assert not out.exists()
@@ -216,7 +216,7 @@ def test_a_record_may_hold_numbers_of_numpy(tmp_path):
 
 def test_weights_that_are_not_finite_are_no_best_model(sg, out, monkeypatch):
     """Accuracy is finite all the same."""
-    real = fit.take_step
+    real = loop.take_step
 
     def step(model, *args, **more):
         loss = real(model, *args, **more)
@@ -224,7 +224,7 @@ def test_weights_that_are_not_finite_are_no_best_model(sg, out, monkeypatch):
             model.output.bias[0] = torch.nan
         return loss
 
-    monkeypatch.setattr(fit, "take_step", step)
+    monkeypatch.setattr(loop, "take_step", step)
     with pytest.raises(InputError, match="output.bias holds NaN or infinity after epoch 1"):
         train_and_save(sg, CONFIG, out)
     assert not out.exists()

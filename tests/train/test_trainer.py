@@ -8,7 +8,7 @@ import torch
 
 import dgl_gt
 from dgl_gt.partition import InputError, from_edges, partition
-from dgl_gt.train import fit, predict, read_config, train
+from dgl_gt.train import loop, predict, read_config, train
 from dgl_gt.train.inputs import describe_unused_data
 from dgl_gt.train.task_config import NodeClassificationConfig
 from dgl_gt.train.tasks.classification import NodeClassification
@@ -116,7 +116,7 @@ POLYNORMER = {"architecture": "gnn", "score": "additive", "global_attention": "p
 
 
 def test_the_layers_alone_are_trained_first(sharded, monkeypatch):
-    seen, real = [], fit.take_step
+    seen, real = [], loop.take_step
 
     def step(model, *arguments, **more):
         states = [{key: value.clone() for key, value in model.state_dict().items()}]
@@ -126,7 +126,7 @@ def test_the_layers_alone_are_trained_first(sharded, monkeypatch):
         seen.append((model.uses_global, {key.partition(".")[0] for key in moved}))
         return loss
 
-    monkeypatch.setattr(fit, "take_step", step)
+    monkeypatch.setattr(loop, "take_step", step)
     config = read_config(hidden=8, heads=2, epochs=5, local_epochs=3, weight_decay=0.1, decay="all", **POLYNORMER)
     result = train(sharded(), config)
     local, of_all = {"encoder", "layers"}, {"encoder", "layers", "global_norm", "global_attention", "global_output"}
@@ -138,7 +138,7 @@ def test_the_layers_alone_are_trained_first(sharded, monkeypatch):
 def test_the_second_phase_starts_from_the_best_weights_and_their_optimiser(sharded, monkeypatch):
     """Validation is best in the first epoch, so the second phase starts from the state after it."""
     scores, first = iter([0.9, 0.1, 0.2, 0.3, 0.4]), []
-    real_step, real_load = fit.take_step, torch.optim.Optimizer.load_state_dict
+    real_step, real_load = loop.take_step, torch.optim.Optimizer.load_state_dict
 
     def step(model, task, comm, optimizer, *arguments, **more):
         loss = real_step(model, task, comm, optimizer, *arguments, **more)
@@ -149,7 +149,7 @@ def test_the_second_phase_starts_from_the_best_weights_and_their_optimiser(shard
         assert state["state"][0]["step"] == first[0][1]["state"][0]["step"] == 1
         return real_load(optimizer, state)
 
-    monkeypatch.setattr(fit, "take_step", step)
+    monkeypatch.setattr(loop, "take_step", step)
     monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": next(scores), "test": 0.5})
     monkeypatch.setattr(torch.optim.Optimizer, "load_state_dict", load)
     config = read_config(hidden=8, heads=2, epochs=5, local_epochs=3, **POLYNORMER)
@@ -173,13 +173,13 @@ def test_patience_counts_when_the_model_is_evaluated(sharded):
 
 def test_the_second_phase_has_a_learning_rate_of_its_own(sharded, monkeypatch):
     """The rate is neither that of the best epoch nor what a plateau of the first phase left."""
-    rates, real = [], fit.take_step
+    rates, real = [], loop.take_step
 
     def step(model, task, comm, optimizer, *arguments, **more):
         rates.append(optimizer.param_groups[0]["lr"])
         return real(model, task, comm, optimizer, *arguments, **more)
 
-    monkeypatch.setattr(fit, "take_step", step)
+    monkeypatch.setattr(loop, "take_step", step)
     monkeypatch.setattr(NodeClassification, "evaluate", lambda *_: {"val": 0.5, "test": 0.5})
     config = read_config(
         hidden=8, heads=2, epochs=8, local_epochs=5, lr=1.0, patience=4, schedule="plateau", **POLYNORMER
