@@ -95,11 +95,12 @@ def _predict_rank(args):
         return None
     write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
     what = "edge" if "source" in answer._fields else "node"
+    order = "in the original node order" if what == "node" else "in the order of edge ids, added edges last"
     counts = {f"{what}s": len(answer[0])}
     if "probability" in answer._fields:
         counts["classes"] = answer.probability.shape[1]
     size = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    return counts | {"out": args.out}, f"wrote {args.out}: {size}, in the original {what} order"
+    return counts | {"out": args.out}, f"wrote {args.out}: {size}, {order}"
 
 
 # ---- dgl-gt calibrate ----
@@ -111,12 +112,13 @@ def _add_calibrate(commands) -> None:
         "calibrate",
         help="measure the speed of ranks and of the links between them",
         description="Measure how fast ranks and the links between them are, all at the same time, and write a hardware "
-        "profile; and keep the costs of the default model for `dgl-gt partition` to balance parts by. This takes about a minute. Under torchrun, join the ranks that torchrun started.",
+        "profile; and keep the costs of the default model for `dgl-gt partition` to balance parts by. This takes about a "
+        "minute. Under torchrun, join the ranks that torchrun started.",
     )
     text = "number of ranks to start on this machine (default: 1)"
     command.add_argument("--nproc", type=positive_integer, metavar="P", help=text)
     command.add_argument("--out", required=True, metavar="FILE.yaml", help="hardware profile to write")
-    command.add_argument("--quick", action="store_true", help="measure for ten seconds, less exactly")
+    command.add_argument("--quick", action="store_true", help="measure for some ten seconds, less exactly")
     add_timeout(command)
     command.add_argument("--force", action="store_true", help="replace FILE.yaml if it exists")
     add_json(command)

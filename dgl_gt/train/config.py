@@ -282,7 +282,7 @@ def read_config(path=None, **overrides) -> TrainConfig:
     """
     content = {} if path is None else read_yaml(path)
     values = _flat(content, str(path))
-    if ":" in str(values.get("metric", "")):
+    if ":" in str(values.get("metric", "")) and overrides.get("metric") is None:
         raise InputError(f"{path}: metric is {values['metric']!r}; no file may name a function: give it as --metric")
     overrides = {key: value for key, value in overrides.items() if value is not None}
     for section, (key, kinds) in KINDS.items() if "shape" in content else ():

@@ -67,7 +67,7 @@ def f1_micro_topk(scores: Tensor, labels: Tensor, comm: Comm) -> float:
 def mae(values: Tensor, targets: Tensor, comm: Comm) -> float:
     """Mean absolute error; both (n_i, T), with NaN among targets that are unknown."""
     error = (values - targets).double()
-    known = ~error.isnan()
+    known = ~targets.isnan()
     total, count = _sums(comm, error[known].abs().sum(), known.sum())
     return total / count
 
@@ -75,7 +75,7 @@ def mae(values: Tensor, targets: Tensor, comm: Comm) -> float:
 def rmse(values: Tensor, targets: Tensor, comm: Comm) -> float:
     """The root of the mean squared error; both (n_i, T), with NaN among targets that are unknown."""
     error = (values - targets).double()
-    known = ~error.isnan()
+    known = ~targets.isnan()
     total, count = _sums(comm, error[known].square().sum(), known.sum())
     return (total / count) ** 0.5
 
@@ -137,7 +137,7 @@ def _counts_of_labels(scores: Tensor, labels: Tensor, comm: Comm) -> Tensor:
     """Of each label the rows that are rightly predicted, predicted, and positive, int64 (3, L)."""
     known, positive = labels >= 0, labels > 0
     predicted = (scores > 0) & known
-    return comm.all_reduce(torch.stack([(each).sum(0) for each in (predicted & positive, predicted, positive)]).cpu())
+    return comm.all_reduce(torch.stack([each.sum(0) for each in (predicted & positive, predicted, positive)]).cpu())
 
 
 def _mean_over_labels(title: str, function: Callable, scores: Tensor, labels: Tensor, comm: Comm) -> float:

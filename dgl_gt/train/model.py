@@ -23,9 +23,10 @@ from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from dgl_gt.nn.models import make_model
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG
 
-from .config import SETTINGS, TrainConfig, read_config
+from .config import SETTINGS, TrainConfig
 from .inputs import ModelInputs
 from .pair_model import PairModel, PairScorer
 from .user_function import cause_of, find_function
@@ -41,9 +42,8 @@ class ModelFactory:
         ``package.module:function``.
     make : callable
         Called as ``make(in_dim, classes)`` with the width of the features and the number of classes, or for a task on
-        edges ``hidden``; returns a Module
-        that is called as ``model(sg, feat)`` with a :class:`dgl_gt.ShardedGraph` and the features of its owned rows,
-        and returns one row of logits for each of them, (N_owned, classes).
+        edges ``hidden``; returns a Module that is called as ``model(sg, feat)`` with a :class:`dgl_gt.ShardedGraph` and
+        the features of its owned rows, and returns one row of logits for each of them, (N_owned, classes).
     """
 
     name: str
@@ -237,7 +237,7 @@ def with_earlier_precision(comm: Comm, config: TrainConfig, out) -> TrainConfig:
     found = "auto"
     if comm.rank == 0:
         with suppress(InputError):  # there may be no run yet
-            found = read_config(Path(out) / CONFIG).precision
+            found = read_yaml(Path(out) / CONFIG).get("precision", found)
     return config.changed(precision=comm.broadcast_object(found))
 
 

@@ -29,7 +29,7 @@ class PairScorer(nn.Module):
             raise InputError(
                 f"decoder is dot, which gives one number, and the task needs {out_dim}; choose mlp or bilinear"
             )
-        self._decoder, self._out_dim = decoder, out_dim
+        self._decoder, self._out_dim, self.width = decoder, out_dim, width
         if decoder == "mlp":
             self.of_source, self.of_destination = nn.Linear(width, width), nn.Linear(width, width, bias=False)
             self.of_edge = nn.Linear(edge_feats, width, bias=False) if edge_feats else None
@@ -77,7 +77,13 @@ class PairModel(nn.Module):
 
     def forward(self, graph: ShardedGraph, feat: Tensor, *, chosen: Tensor | None = None, **edges: Tensor) -> Tensor:
         """Return the results of all edges of the part, or of those that are ``chosen``, int64, (n,)."""
-        rows = graph.pull(self.nodes(graph, feat, **edges))
+        own = self.nodes(graph, feat, **edges)
+        if tuple(own.shape) != (graph.num_nodes(), self.scorer.width):
+            raise InputError(
+                f"the model returned {tuple(own.shape)}; for a task on edges it must return a row of {self.scorer.width} numbers "
+                f"(hidden) for each of the {graph.num_nodes():,} nodes that the rank owns"
+            )
+        rows = graph.pull(own)
         src, dst = graph.edges()
         edge_feat = edges.get("edge_feat")
         if chosen is not None:

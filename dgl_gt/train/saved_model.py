@@ -48,8 +48,8 @@ def save_model(
         The model's ``state_dict``.
     config : TrainConfig
     shape : dict
-        ``in_dim`` and ``out_dim`` of the model, its ``class_names``, what its task has ``learned``, and the number of its ``edge_feats`` and
-        ``edge_kinds`` if it has any, and the name of its ``model_factory`` if it has one.
+        ``in_dim`` and ``out_dim`` of the model, its ``class_names``, what its task has ``learned``, the number of its
+        ``edge_feats`` and ``edge_kinds`` if it has any, and the name of its ``model_factory`` if it has one.
     record : RunRecord or dict
         Record of the run, or its values as ``dgl-gt train --json`` prints them.
     force : bool
@@ -188,9 +188,9 @@ def write_predictions(
 ) -> None:
     """Write the fields of an answer, a named tuple, to ``.npz``, or to ``.csv`` with a row for each node, or each edge.
 
-    A field of shape (N, K) is K columns in a ``.csv``. Nodes, also ``source`` and ``destination``, are written by name where they have names, and so are
-    classes, the whole numbers of an answer with a ``probability``: in a ``.csv`` in place of their numbers, in an ``.npz``
-    as ``node_names`` and ``class_names``. The file appears when it is complete; with ``force`` it replaces an existing one.
+    A field of shape (N, K) is K columns in a ``.csv``. Nodes, also ``source`` and ``destination``, are written by name
+    where they have names, and so are classes, the whole numbers of an answer with a ``probability``: in a ``.csv`` in
+    place of their numbers, in an ``.npz`` as ``node_names`` and ``class_names``. The file appears when it is complete; with ``force`` it replaces an existing one.
     """
     fields = answer._asdict()
     of_edges = "source" in fields
@@ -224,5 +224,6 @@ def write_predictions(
 def _cells(column: np.ndarray, class_names: Sequence[str] | None) -> Iterator:
     """The texts of numbers; whole ones are classes."""
     if column.dtype.kind == "f":
-        return (f"{number:.9g}" for number in column.tolist())  # nine digits tell any two float32 apart
+        digits = 9 if column.dtype.itemsize == 4 else 12  # nine tell any two float32 apart
+        return (f"{number:.{digits}g}" for number in column.tolist())
     return iter(column.tolist() if class_names is None else (class_names[each] for each in column.tolist()))

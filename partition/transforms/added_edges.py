@@ -20,7 +20,7 @@ def with_self_loops(graph: Graph, fill=None) -> Graph:
 
     ``fill`` says what their edge data are: a number; ``"mean"``, the mean over the in-edges of the node, or zero where
     it has none; ``"zero"``; or a dict of these by the name of the edge data. It is needed where there are edge data other
-    than masks, which are false.
+    than masks, which are false, and ``label``, which is missing.
     """
     has_loop = np.zeros(graph.num_nodes, dtype=bool)
     dst = graph.destinations()
@@ -28,12 +28,13 @@ def with_self_loops(graph: Graph, fill=None) -> Graph:
     new = np.flatnonzero(~has_loop)
     if len(new) and graph.edge_data:
         _check_untouched(graph, "self-loops")
-        if fill is None and (asked := [each for each in graph.edge_data if each not in SPLIT_MASKS]):
+        if fill is None and (asked := _asked(graph.edge_data)):
             raise InputError(
                 f"{graph.name}: self-loops need edge data {', '.join(asked)}; say what they get with self_loop_fill "
                 "(--self-loop-fill): a number, mean or zero"
             )
-    fills = {**_by_name(graph.edge_data, fill), **dict.fromkeys(SPLIT_MASKS, 0)}
+    missing = np.nan if "label" in graph.edge_data and graph.edge_data["label"].dtype.kind == "f" else -1
+    fills = {**_by_name(_asked(graph.edge_data), fill), **dict.fromkeys(SPLIT_MASKS, 0), "label": missing}
     rows = {key: _loop_rows(graph, value, new, fills[key]) for key, value in graph.edge_data.items() if len(new)}
     return _with_edges(graph, new, new, rows)
 
@@ -52,8 +53,8 @@ def check_fill(source, fill) -> None:
             )
     if source is None or fill is None:
         return
-    asked = [each for each in source.edge_data if each not in SPLIT_MASKS]
-    if isinstance(fill, dict) and {*fill} - {*SPLIT_MASKS} != {*asked}:
+    asked = _asked(source.edge_data)
+    if isinstance(fill, dict) and {*fill} != {*asked}:
         raise InputError(
             f"self_loop_fill (--self-loop-fill) names edge data {', '.join(map(str, fill)) or 'nothing'}, and {source.name} has "
             f"{', '.join(asked) or 'none'}; give a value for each"
@@ -73,6 +74,11 @@ def _holds(dtype: np.dtype, number: float) -> bool:
         return abs(number) <= np.finfo(dtype).max
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return low <= number <= high and int(number) == number
+
+
+def _asked(edge_data: dict) -> list[str]:
+    """The edge data of which it must be said what new edges have."""
+    return [each for each in edge_data if each not in (*SPLIT_MASKS, "label")]
 
 
 def _by_name(edge_data, fill) -> dict:

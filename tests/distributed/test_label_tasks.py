@@ -83,4 +83,4 @@ def test_any_ranks_train_as_one(kind, tmp_path):
                 for mine, theirs in ((losses, expected[0]), (validations, expected[1]), (test, expected[2])):
                     np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12, err_msg=f"{strategy}, {parts}")
                 for name, values in (answers or {}).items():
-                    np.testing.assert_allclose(values, expected[3][name], rtol=1e-5, atol=1e-6, err_msg=strategy)
+                    np.testing.assert_allclose(values, expected[3][name], rtol=1e-9, atol=1e-12, err_msg=strategy)

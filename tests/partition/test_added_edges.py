@@ -67,6 +67,8 @@ def test_self_loops_are_in_no_split_of_edges():
     assert with_self_loops(from_edges([0, 1], [1, 0], 2, edge_data=masks)).edge_data["train_mask"].sum() == 1
     loops = with_self_loops(from_edges([0, 1], [1, 0], 2, edge_data=data), {"rating": "mean"}).edge_data
     assert loops["rating"].tolist() == [3, 4, 4, 3] and loops["val_mask"].tolist() == [False, True, False, False]
+    labelled = from_edges([0, 1], [1, 0], 2, edge_data={"label": np.array([0, 2])})
+    assert with_self_loops(labelled).edge_data["label"].tolist() == [0, 2, -1, -1]
 
 
 @pytest.mark.parametrize(

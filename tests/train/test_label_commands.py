@@ -51,7 +51,7 @@ def columns(lines, first):
 
 def test_numbers_come_back_in_their_units(graph, capfd):
     _, x = graph()
-    target = 1000 + 50 * x[:, 0]
+    target = 1e9 + 50 * x[:, 0]  # float32 steps are 64 here
     graph(node_data_price=target)
     record, lines = run("node_regression", "--label", "price", "--metric", "mae")
     assert lines[0] == ["node", "prediction"] and [line[0] for line in lines[1:]] == [f"n{i}" for i in range(NODES)]
@@ -117,6 +117,7 @@ def test_no_file_names_a_function(graph, capsys):
         file.write("task: {metric: 'os:getcwd'}\n")
     assert main(["train", "shards", *QUICK, "--config", "c.yaml"]) == 2
     assert "metric is 'os:getcwd'" in capsys.readouterr().err
+    assert main(["train", "shards", *QUICK, "--config", "c.yaml", "--metric", "accuracy"]) == 0
 
 
 def test_plans_of_edges_need_no_labels(graph):

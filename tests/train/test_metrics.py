@@ -72,6 +72,8 @@ def test_errors_of_numbers():
     assert score("rmse", values, targets) == pytest.approx(np.sqrt(np.nanmean(error**2)))
     expected = 1 - np.nansum(error**2, 0) / np.nansum((targets - np.nanmean(targets, 0)) ** 2, 0)
     assert score("r2", values, targets) == pytest.approx(expected.mean())
+    for name in ("mae", "rmse", "r2"):
+        assert np.isnan(score(name, np.full((ROWS, 2), np.nan), targets)), "no prediction is no unknown target"
     with pytest.raises(InputError, match="^metric is r2"):
         score("r2", values, np.ones((ROWS, 2)))
 

@@ -68,15 +68,16 @@ class NodeClassification(LabelTask):
     def assumed_labels(count: int, out_dim: int) -> Tensor:
         return torch.zeros(count, dtype=torch.int64)
 
-    @staticmethod
-    def width_of(label: Tensor, sg: ShardedGraph) -> int:
+    @classmethod
+    def width_of(cls, label: Tensor, sg: ShardedGraph) -> int:
         """The largest label on any rank plus one."""
         largest = label.max().reshape(1).cpu() if len(label) else torch.tensor([-1])
         classes = int(sg.comm.all_reduce(largest, "max")[0]) + 1
-        if not 2 <= classes <= sg.manifest["nodes"]:
+        most = cls.rows_in(sg.manifest)
+        if not 2 <= classes <= most:
             raise InputError(
                 f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "
-                f"one per node ({sg.manifest['nodes']})"
+                f"one per row ({most})"
             )
         return classes
 

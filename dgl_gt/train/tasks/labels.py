@@ -188,8 +188,8 @@ class LabelTask:
         """Labels of rows that have none, to trace steps."""
         raise NotImplementedError
 
-    @staticmethod
-    def width_of(label: Tensor, sg: ShardedGraph) -> int:
+    @classmethod
+    def width_of(cls, label: Tensor, sg: ShardedGraph) -> int:
         """Numbers that the model gives each row, for labels as :meth:`labels` reads them; a collective."""
         return label.shape[1]
 
@@ -249,7 +249,7 @@ class LabelTask:
     @classmethod
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
         """Predict for every node, in the original order, without virtual nodes."""
-        out = inputs.graph.gather(logits_of(model, inputs).float(), to=0)
+        out = inputs.graph.gather(at_least_float32(logits_of(model, inputs)), to=0)
         if out is None:
             return None
         learned: Any = getattr(model, "dgl_gt_learned", {})
@@ -258,10 +258,8 @@ class LabelTask:
     @classmethod
     def _labelled_rows(cls, sg: ShardedGraph, config: TrainConfig) -> LabelledRows:
         settings, rows = _settings(config), {}
-        inputs, label = (
-            read_inputs(sg, settings.inputs),
-            cls.labels(cls.column(sg, settings.label), settings.label, sg.comm),
-        )
+        inputs = read_inputs(sg, settings.inputs)
+        label = cls.labels(cls.column(sg, settings.label), settings.label, sg.comm)
         known = cls.known(label)
         known = known.any(1) if known.dim() == 2 else known
         for name in SPLITS:
@@ -339,7 +337,7 @@ class OnEdges(LabelTask):
         """Predict for every edge between the user's nodes, in the order of edge ids; those that were added come last."""
         graph, src, dst = inputs.graph, *inputs.graph.edges()
         held = graph.pull(graph.node_ids)
-        columns = graph.edge_ids, held[src], held[dst], logits_of(model, inputs).float()
+        columns = graph.edge_ids, held[src], held[dst], at_least_float32(logits_of(model, inputs))
         gathered = [graph.comm.gather_rows(each, to=0) for each in columns]
         if gathered[0] is None:
             return None
@@ -362,6 +360,11 @@ def total(losses: Tensor, rows: LabelledRows, chosen: Tensor) -> Tensor:
         return losses.sum()
     weights = rows.weights[chosen]
     return (losses * (weights if losses.dim() == 1 else weights[:, None])).sum()
+
+
+def at_least_float32(out: Tensor) -> Tensor:
+    """A model's result in float32, or in float64 where it is that."""
+    return out if out.dtype == torch.float64 else out.float()
 
 
 def whole(label: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ _LOSSES: dict[str, Callable] = {"mse": functional.mse_loss, "l1": functional.l1_
 class NodeNumbers(NamedTuple):
     """The numbers of every node, in the original node order, without virtual nodes."""
 
-    prediction: np.ndarray  # float32 (N,), or (N, T) of several targets
+    prediction: np.ndarray  # float64 (N,), or (N, T) of several targets
 
 
 class EdgeNumbers(NamedTuple):
@@ -31,7 +31,7 @@ class EdgeNumbers(NamedTuple):
 
     source: np.ndarray  # int64 (E,)
     destination: np.ndarray  # int64 (E,)
-    prediction: np.ndarray  # float32 (E,), or (E, T) of several targets
+    prediction: np.ndarray  # float64 (E,), or (E, T) of several targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class NodeRegression(LabelTask):
     @staticmethod
     def predictions(out: Tensor, learned: dict) -> NodeNumbers:
         mean, scale = (torch.tensor(learned[name], dtype=torch.float64) for name in ("mean", "scale"))
-        numbers = (out * scale + mean).float().numpy()
+        numbers = (out * scale + mean).numpy()
         return NodeNumbers(numbers[:, 0] if numbers.shape[1] == 1 else numbers)
 
 
