@@ -75,3 +75,8 @@ def test_a_run_that_goes_on_keeps_its_precision(folder, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="precision was 'bf16' and is now 'fp32'"):
         train_and_save(sg, config.changed(epochs=5, precision="fp32"), tmp_path / "run", resume=True)
     assert with_earlier_precision(sg.comm, config, tmp_path / "none").precision == "auto"
+    earlier = tmp_path / "run" / "config.yaml"
+    earlier.write_text(
+        earlier.read_text().replace("metric: auto", "metric: my_metrics:worst")
+    )  # a function of the user's
+    assert with_earlier_precision(sg.comm, config, tmp_path / "run").precision == "bf16"
