@@ -16,6 +16,8 @@ from dgl_gt.exchange.view import SeededView, View
 from dgl_gt.ops.checks import check_probability, check_seed
 from dgl_gt.ops.dropout import dropout_seed, keyed_dropout
 
+from .recomputed import is_linear
+from .sparse_rows import linear
 from .traits import traits_of
 
 _SEED_LIMIT = 2**63 - 1
@@ -142,7 +144,10 @@ class RowSequential(nn.Sequential):
     def forward(self, h: Tensor, seeded: SeededView | None = None) -> Tensor:
         """Run the modules."""
         for module in self:
-            h = module(h, seeded) if isinstance(module, FeatureDropout) else module(h)
+            if isinstance(module, FeatureDropout):
+                h = module(h, seeded)
+            else:
+                h = linear(h, module.weight, module.bias) if is_linear(module) else module(h)
         return h
 
 

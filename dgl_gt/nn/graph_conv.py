@@ -12,6 +12,7 @@ from dgl_gt.exchange.view import View
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .attention import check_features, check_in_degrees, check_sizes
+from .sparse_rows import linear
 
 DEGREE_NORMS = ("both", "right", "left", "none")
 
@@ -126,7 +127,7 @@ class GraphConv(nn.Module):
             project = _padded if first is None else self._projected
             result, of_mean = view.attend(rows, project, negative_slope=0.0).squeeze(1), 1.0
         else:
-            rows = rows if first is None else rows @ first
+            rows = rows if first is None else linear(rows, first.T)
             result, of_mean = view.sum_of_weighted_rows(rows, edge_weight), 0.0
         power = of_mean - {"both": 0.5, "right": 1.0}.get(self.norm, 0.0)
         if power:
@@ -145,7 +146,7 @@ class GraphConv(nn.Module):
         if which == "q":
             return _padded(rows, which)
         weight = functional.pad(self.weight.T, (0, 0, 0, len(which) - 1))
-        return functional.linear(rows, weight).unsqueeze(1)
+        return linear(rows, weight).unsqueeze(1)
 
 
 def _power(degrees: Tensor, power: float, dtype: torch.dtype) -> Tensor:
