@@ -33,7 +33,7 @@ from .pipeline import check_extras, partition
 
 _COMMON = (  # options of `partition` that --help shows; --help-all shows all
     *("parts", "out", "dry_run", "seed", "force", "json", "cut", "attempts", "halo_depth", "profile", "max_imbalance"),
-    *("memory", "node_data", "ids", "label", "features", "self_loops", "undirected", "encode"),
+    *("memory", "node_data", "ids", "label", "features", "self_loops", "undirected", "encode", "link_split"),
 )
 
 
@@ -156,7 +156,9 @@ def _written(out: str, result: dict) -> str:
 def _figures(manifest: dict, started: float, peak_bytes: int, costs: Costs | None = None) -> dict:
     """Return the documented JSON keys."""
     costs = costs or default_costs()
-    kept = "nodes edges parts cut method choice mapping quality isolated_nodes left_out notes encodings transforms"
+    kept = (
+        "nodes edges parts cut method choice mapping quality isolated_nodes left_out notes encodings transforms links"
+    )
     figures = {key: manifest[key] for key in kept.split()}
     figures["compute_balance"] = costs.compute_balance(read_figures(manifest))
     return figures | {"peak_memory_bytes": peak_bytes, "seconds": time.monotonic() - started}
@@ -191,6 +193,7 @@ def quality_table(manifest: dict, result: dict) -> str:
     notes = [f"added: {added}"] if (added := describe_transforms(manifest["transforms"])) else []
     notes += [_mapping(manifest["mapping"], manifest["shares"])] if manifest["mapping"] else []
     notes += [f"encodings: {_encodings(manifest['encodings'])}"] if manifest["encodings"] else []
+    notes += [f"links: {_links(manifest['links'])}"] if manifest["links"] else []
     return "\n\n".join([f"{manifest['source']}: {counts}", parts, figures, *notes])
 
 
@@ -200,6 +203,13 @@ def _figure(key: str, number: float) -> str:
     if key == "cut_weight":
         return f"{number:,.10g}"
     return f"{number:,}" if isinstance(number, int) else f"{number:.3f}"
+
+
+def _links(record: dict) -> str:
+    """How many links are in each set, and how many pairs that are none."""
+    pairs, each = record["pairs"], "pairs" if record["is_undirected"] else "directed pairs"
+    sets = ", ".join(f"{pairs[name]:,} for {name}" for name in ("train", "val", "test"))
+    return f"{sets} ({each}); no links: {pairs['val_neg']:,} for val, {pairs['test_neg']:,} for test"
 
 
 _SEARCHES = {"all orders": "trying all orders", "swaps": "swapping pairs"}

@@ -144,6 +144,12 @@ def _add_graph(group) -> None:
         "degree, anchors=A, hops=K or hops=KxW as node data, shortest_path=K as edge data",
     )
     group.add_argument(
+        "--link-split",
+        metavar="SPLIT",
+        help="for link prediction, take the links of validation and test out of the graph: shares of training, validation and test "
+        "(0.8,0.1,0.1), masks (edge data val_mask and test_mask), or an .npz file with val_edge and test_edge",
+    )
+    group.add_argument(
         "--expander",
         type=int,
         metavar="D",

@@ -12,6 +12,7 @@ from dgl_gt.partition.transforms.encodings import Encoding, parse_encodings
 
 from .errors import InputError, check_one_of, check_type, whole_number
 from .transforms.exphormer import check_transforms
+from .transforms.link_split import check_split
 
 CUTS = ("edge", "vertex", "auto")
 _MAX_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
@@ -34,6 +35,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
     encode: str | None = None
     expander: int | None = None
     virtual_nodes: int | None = None
+    link_split: str | None = None
 
     def __post_init__(self):
         EdgeCutOptions.__post_init__(self)
@@ -51,6 +53,8 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
             shares(self.parts, self.target_weights)  # raises unless they are valid weights for this many parts
         check_transforms(None, **self.transforms)
         parse_encodings(self.encode)  # raises unless it names encodings
+        if self.link_split is not None:
+            check_split(self.link_split)
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:

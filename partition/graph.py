@@ -16,7 +16,25 @@ from dgl_gt.partition.system.user_files import check_fits_memory
 from .errors import INSTALL_DGL, InputError, first_line, import_optional, whole_number
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
+LINK_SETS = ("train", "val", "test", "val_neg", "test_neg")
 _CHUNK_BYTES, _CHUNK_EDGES, _CHUNK_NODES = 1 << 22, 1 << 20, 1 << 16
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links of a graph, by the names ``LINK_SETS``.
+
+    Attributes
+    ----------
+    pairs : dict of str to ndarray, integers, (2, n)
+        Sources and destinations, as numbers of nodes; those with "neg" are pairs that are no links. No source is its
+        own destination.
+    is_undirected : bool
+        Whether every edge has a reverse; then each two nodes are a pair once.
+    """
+
+    pairs: dict[str, np.ndarray]
+    is_undirected: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +69,8 @@ class Graph:
     transforms : dict of str to dict
         What :func:`dgl_gt.partition.add_expander_edges` and :func:`dgl_gt.partition.add_virtual_nodes` added. Nodes and edges that
         they add have the last ids.
+    links : Links or None
+        The links to learn; those of validation and test are not among the edges.
     """
 
     indptr: np.ndarray
@@ -65,6 +85,7 @@ class Graph:
     class_names: tuple[str, ...] | None = None
     encodings: dict[str, dict] = field(default_factory=dict)
     transforms: dict[str, dict] = field(default_factory=dict)
+    links: Links | None = None
 
     def __repr__(self):
         return (

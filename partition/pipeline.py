@@ -25,8 +25,10 @@ from dgl_gt.partition.system.memory import (
 )
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
+from dgl_gt.partition.transforms.link_split import split_links
 
 from .config import PartitionConfig
+from .errors import InputError
 from .memory_bound import (
     METHOD_NAMES,
     check_disk_space,
@@ -72,6 +74,7 @@ def partition(
     encode: str | None = None,
     expander: int | None = None,
     virtual_nodes: int | None = None,
+    link_split: str | None = None,
 ) -> dict:
     """Partition a graph and write its shards.
 
@@ -123,6 +126,11 @@ def partition(
         Degree of the expander edges, and number of virtual nodes. They are added before the cut, and after self-loops
         and reverse edges, so virtual nodes get no self-loops; see :func:`dgl_gt.partition.add_expander_edges` and
         :func:`dgl_gt.partition.add_virtual_nodes`.
+    link_split : str, optional
+        Take the links of validation and test out of the graph, for link prediction: three shares such as "0.8,0.1,0.1",
+        of training, validation and test; "masks", the edge data ``val_mask`` and ``test_mask``; or the name of an ``.npz``
+        file with ``val_edge`` and ``test_edge``, whole numbers (2, n), and perhaps ``train_edge``, ``val_neg`` and
+        ``test_neg``. This comes after self-loops and reverse edges, and before all else that is computed.
 
     Returns
     -------
@@ -161,6 +169,11 @@ def partition(
                 why = f"{metis_need(sizes)}, which exceeds {format_bytes(memory)}: vertex cut by "
             progress(why + METHOD_NAMES[method])
         if method == "streaming":
+            if config.link_split is not None:
+                raise InputError(
+                    f"link_split (--link-split) needs the graph in memory, and {format_bytes(memory)} allow only a cut of edges on disk; "
+                    "raise memory (--memory)"
+                )
             graph = open_stream(graph)
             isolated = graph.count_isolated()
             check_disk_space(graph, out, method)
@@ -169,6 +182,9 @@ def partition(
         else:
             graph = build_graph(graph, config)
             isolated = graph.count_isolated()
+            if config.link_split is not None:
+                progress("splitting the links")
+                graph = split_links(graph, config.link_split, config.seed)
             graph = transformed(graph, **config.transforms, seed=config.seed)
             graph = add_encodings(graph, config.encodings, seed=config.seed, progress=progress)
             check_disk_space(graph, out, method)

@@ -96,6 +96,7 @@ class _LaidOut:
             "source": graph.name,
             "encodings": {name: {} for name in (*NAMES, VIRTUAL_NODE) if name in graph.node_data | graph.edge_data},
             "transforms": {},
+            "links": None,
         }
         self._layout = layout
 

@@ -345,6 +345,19 @@ class _Transforms(Struct, forbid_unknown_fields=True):
     virtual_nodes: _VirtualNodes | UnsetType = UNSET
 
 
+class _LinkSets(Struct, forbid_unknown_fields=True):
+    train: Count
+    val: Count
+    test: Count
+    val_neg: Count
+    test_neg: Count
+
+
+class _Links(Struct):
+    pairs: _LinkSets
+    is_undirected: bool
+
+
 class _Manifest(Struct, tag_field="cut"):
     parts: Annotated[int, Meta(ge=1)]
     nodes: Annotated[int, Meta(ge=1)]
@@ -367,6 +380,7 @@ class _Manifest(Struct, tag_field="cut"):
     class_names: list[str] | None
     encodings: _Encodings
     transforms: _Transforms
+    links: _Links | None
     files: dict[str, _File]
     versions: dict[str, str | None]
 

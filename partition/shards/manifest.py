@@ -26,14 +26,15 @@ from .counts import EdgeManifest, VertexManifest, check_counts, user_node_count
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 NODE_NAMES = "node_names.txt"  # where nodes have names
+LINKS = "links.safetensors"  # of a graph whose links were split
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
     "shards",
     MANIFEST,
     lambda manifest: manifest.get("format") == FORMAT,
-    rf"{re.escape(NODE_NAMES)}|part\d+/({'|'.join(map(re.escape, PART_FILES))})",
+    rf"{re.escape(NODE_NAMES)}|{re.escape(LINKS)}|part\d+/({'|'.join(map(re.escape, PART_FILES))})",
 )
 _HASH_BLOCK_BYTES = 1 << 20
 _SLICE = 1 << 20  # numbers of an index tensor that are checked at a time
@@ -111,7 +112,8 @@ def _check(manifest: dict) -> None:
     except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as error:
         raise InputError(str(error)) from None
     files = {f"part{index}/{name}" for index in range(len(typed.per_part)) for name in PART_FILES}
-    if typed.files.keys() != files | ({NODE_NAMES} if typed.node_names else set()):
+    more = {NODE_NAMES} if typed.node_names else set()
+    if typed.files.keys() != files | more | ({LINKS} if typed.links else set()):
         raise InputError("files does not name the files of all parts")
     choice = typed.choice
     if choice is not None and not choice.cut == manifest["cut"] in {each.cut for each in choice.candidates}:
@@ -140,6 +142,8 @@ def verify(directory, manifest: dict, parts=None) -> None:
     if parts is None and manifest["node_names"]:
         with reading(Path(directory) / NODE_NAMES):
             check_unchanged(Path(directory) / NODE_NAMES, manifest["files"][NODE_NAMES])
+    if parts is None and manifest["links"]:
+        read_links(directory, manifest)
     for part in range(manifest["parts"]) if parts is None else parts:
         for name in PART_FILES:
             path = Path(directory) / f"part{part}" / name
@@ -343,6 +347,39 @@ def _first_rows(file, name: str, rows: int | None):
     if rows is None or rows >= stored.get_shape()[0]:  # safetensors cannot slice an array without rows
         return file.get_tensor(name)
     return stored[:rows]
+
+
+def read_links(directory, manifest: dict, framework: str = "numpy") -> dict:
+    """The links of a shard directory, integers (2, n) by the name of the set, and ``new_ids``, (N,), after checks.
+
+    ``new_ids`` has the place of each node in the order of parts: those of part ``p`` are from ``ptr[p]`` on.
+    :class:`InputError` says that the shards have no links, or that the file is missing or damaged.
+    """
+    if manifest["links"] is None:
+        raise InputError(
+            f"the shards of {manifest['source']} have no links to learn; partition the graph with --link-split 0.8,0.1,0.1"
+        )
+    path = Path(directory) / LINKS
+    counts, nodes = manifest["links"]["pairs"], manifest["nodes"]
+    shapes = {name: (2, count) for name, count in counts.items()} | {"new_ids": (nodes,)}
+    with reading(path):
+        check_unchanged(path, manifest["files"][LINKS])
+        try:
+            with safe_open(path, framework=framework) as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
+        except SafetensorError as error:
+            raise InputError(f"{path} cannot be read ({error}); partition the graph again") from error
+    for name in sorted({*shapes, *arrays}):
+        _check_same(path, name, "shape", tuple(arrays[name].shape) if name in arrays else None, [shapes.get(name)])
+        values = arrays[name]
+        if values.size if framework == "numpy" else values.numel():
+            low, high = int(values.min()), int(values.max())
+            if low < 0 or high >= nodes:
+                raise InputError(
+                    f"{path} is damaged: {name!r} holds {low if low < 0 else high}, which is not a number from 0 to {nodes - 1}; "
+                    "partition the graph again"
+                )
+    return arrays
 
 
 def read_node_names(directory, manifest: dict | None = None) -> np.ndarray | None:

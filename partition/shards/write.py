@@ -13,7 +13,7 @@ from dgl_gt.partition.system.mapped_arrays import take_rows
 
 from .counts import encoding_column, manifest_counts
 from .layout import Layout, Part
-from .manifest import NODE_NAMES, PART_FILES, file_entry, write_manifest
+from .manifest import LINKS, NODE_NAMES, PART_FILES, file_entry, write_manifest
 
 _NAMES = 1 << 16  # names of nodes that are written at a time
 
@@ -45,6 +45,9 @@ def write_shards(
     node_names = _write_node_names(folder, graph.node_names)
     if node_names:
         files[NODE_NAMES] = file_entry(folder / NODE_NAMES)
+    links = _write_links(folder, graph, cut)
+    if links:
+        files[LINKS] = file_entry(folder / LINKS)
     return write_manifest(
         folder,
         {
@@ -58,6 +61,7 @@ def write_shards(
             "class_names": None if graph.class_names is None else list(graph.class_names),
             "encodings": _encodings(graph),
             "transforms": graph.transforms,
+            "links": links,
             "seed": seed,
             "choice": choice,
             "method": method,
@@ -100,6 +104,17 @@ def _write_node_names(folder: Path, names: np.ndarray | None) -> str | None:
         for start in range(0, len(names), _NAMES):
             file.write("".join(f"{name}\n" for name in names[start : start + _NAMES].tolist()).encode())
     return "text" if names.dtype.kind == "U" else "integers"
+
+
+def _write_links(folder: Path, graph: Graph, cut) -> dict | None:
+    """Write the links and the new id of each node, if there are links; return what the manifest says of them."""
+    links = graph.links
+    if links is None:
+        return None
+    arrays = {**links.pairs, "new_ids": cut.new_ids()}
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / LINKS)
+    counts = {name: pairs.shape[1] for name, pairs in links.pairs.items()}
+    return {"pairs": counts, "is_undirected": links.is_undirected}
 
 
 def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict:

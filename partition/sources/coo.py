@@ -37,6 +37,7 @@ class COOGraph:
     class_names: tuple[str, ...] | None = None  # the name of each class; None: the number itself
     encodings: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
     transforms: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
+    links: None = None  # as in Graph; no source has any
 
     @cached_property
     def loops(self) -> np.ndarray:

@@ -1,0 +1,233 @@
+"""Splits the links of a graph for link prediction: its edges keep those of training, the others are stored apart."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import LINK_SETS, SPLIT_MASKS, Graph, Links, compact, from_edges
+from dgl_gt.partition.system.units import format_count
+from dgl_gt.partition.system.user_files import reading
+
+MASKS = "masks"
+_HELD_OUT = ("val", "test")
+_MAX_ROUNDS = 100  # of draws; a graph that is not nearly complete needs a few
+
+
+def check_split(spec: str) -> tuple[float, ...] | None:
+    """The shares that the text of a split gives, or None for one that names masks or a file; ``InputError`` if it is wrong."""
+    if not isinstance(spec, str):
+        raise InputError(f"link_split (--link-split) is {spec!r}; it must be a str: {_ALLOWED}")
+    if spec == MASKS or spec.endswith(".npz"):
+        return None
+    try:
+        shares = tuple(float(each) for each in spec.split(","))
+    except ValueError:
+        shares = ()
+    if len(shares) != 3 or not all(each > 0 for each in shares) or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+        raise InputError(f"link_split (--link-split) is {spec!r}; it must be {_ALLOWED}")
+    return shares
+
+
+_ALLOWED = (
+    "three shares above 0 that add up to 1 (0.8,0.1,0.1), masks (the edge data val_mask and test_mask), or the name of an "
+    ".npz file with val_edge and test_edge"
+)
+
+
+def split_links(graph: Graph, spec: str, seed: int) -> Graph:
+    """The graph without the links of validation and test, and with :attr:`Graph.links`; remaining edges are numbered anew.
+
+    ``spec`` is three shares, ``masks`` or the name of a file, see :func:`dgl_gt.partition.partition`. Both directions
+    between two nodes are in one set where ``spec`` is shares. As many pairs that are no links as there are links are drawn
+    for validation, and for test, unless a file has some. Self-loops stay, and are no links.
+
+    Raises
+    ------
+    InputError
+        The split is wrong; a set is empty; a link of validation or test is an edge of the structure, too; a pair that
+        should be no link is one; or nodes that are named do not exist.
+    """
+    shares, known = check_split(spec), _Pairs(graph)
+    rng = np.random.default_rng(seed)
+    if shares is not None:
+        pairs = _drawn(graph, known, shares, rng)
+    elif spec == MASKS:
+        pairs = _by_masks(graph, known)
+    else:
+        pairs = _from_file(graph, known, spec)
+    for name in LINK_SETS[:3]:
+        if not pairs[name].size:
+            raise InputError(f"{graph.name}: the link split {spec} has no link for {name}; give each set at least one")
+    held = known.of_edges(pairs["val"], pairs["test"])
+    graph = _kept(graph, ~held) if shares or spec == MASKS else _checked_structure(graph, spec, held)
+    links = np.unique(np.concatenate([known.keys(*pairs[name]) for name in LINK_SETS[:3]] + [known.all]))
+    for name in _HELD_OUT:
+        negatives = f"{name}_neg"
+        if negatives in pairs:
+            _check_negatives(spec, negatives, pairs[negatives], known, links)
+        else:
+            pairs[negatives] = _draw_negatives(graph, known, links, pairs[name].shape[1], rng)
+    compacted = {name: compact(pairs[name], graph.num_nodes) for name in LINK_SETS}
+    return replace(graph, links=Links(compacted, known.is_undirected))
+
+
+class _Pairs:
+    """The pairs of different nodes that have an edge, each as one number; without a direction if no edge lacks its reverse."""
+
+    def __init__(self, graph: Graph):
+        self.nodes = graph.num_nodes
+        self.src, self.dst = (each.astype(np.int64) for each in graph.edges())
+        directed = np.unique((self.src * self.nodes + self.dst)[self.src != self.dst])
+        both = np.unique(self._without_direction(directed // self.nodes, directed % self.nodes))
+        self.is_undirected = len(directed) == 2 * len(both)
+        self.all = both if self.is_undirected else directed
+
+    def _without_direction(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        return np.minimum(src, dst) * self.nodes + np.maximum(src, dst)
+
+    def keys(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """The number of each pair."""
+        src, dst = src.astype(np.int64), dst.astype(np.int64)
+        return self._without_direction(src, dst) if self.is_undirected else src * self.nodes + dst
+
+    def pairs(self, keys: np.ndarray) -> np.ndarray:
+        """The pairs, (2, n), that have these numbers."""
+        return np.stack([keys // self.nodes, keys % self.nodes])
+
+    def of_edges(self, *held: np.ndarray) -> np.ndarray:
+        """Whether each edge is one of some pairs, bool, (E,)."""
+        wanted = np.concatenate([self.keys(*each) for each in held])
+        return np.isin(self.keys(self.src, self.dst), wanted) & (self.src != self.dst)
+
+
+def _drawn(graph: Graph, known: _Pairs, shares: tuple[float, ...], rng) -> dict[str, np.ndarray]:
+    """Random sets; the two directions between two nodes are in the same one."""
+    keys = known.all
+    of_both = known._without_direction(*known.pairs(keys))
+    both, number = np.unique(of_both, return_inverse=True)
+    if len(both) < 3:
+        raise InputError(f"{graph.name} has {format_count(len(both), 'link')}; a split of links needs at least 3")
+    val, test = (max(1, round(share * len(both))) for share in shares[1:])
+    place = rng.permutation(len(both))[number]
+    of_set = {"test": place < test, "val": (place >= test) & (place < test + val), "train": place >= test + val}
+    return {name: known.pairs(keys[chosen]) for name, chosen in of_set.items()}
+
+
+def _by_masks(graph: Graph, known: _Pairs) -> dict[str, np.ndarray]:
+    """The sets that masks of edges name; without a mask of training, all other edges are of training."""
+    found = {}
+    for name in _HELD_OUT:
+        mask = graph.edge_data.get(f"{name}_mask")
+        if mask is None or mask.ndim != 1:
+            what = "no" if mask is None else "several splits in the"
+            raise InputError(
+                f"{graph.name} has {what} edge data {name}_mask, which link_split masks needs; give each edge one bool"
+            )
+        found[name] = mask & (known.src != known.dst)
+    rest = ~(found["val"] | found["test"])
+    found["train"] = graph.edge_data.get("train_mask", rest) & (known.src != known.dst)
+    keys = {name: np.unique(known.keys(known.src[each], known.dst[each])) for name, each in found.items()}
+    structure = np.unique(known.keys(known.src[rest], known.dst[rest]))
+    for name in _HELD_OUT:
+        for other, its in (("train", structure), *((each, keys[each]) for each in _HELD_OUT if each < name)):
+            if both := len(np.intersect1d(keys[name], its, assume_unique=True)):
+                raise InputError(
+                    f"{graph.name}: {format_count(both, 'link')} of {name}_mask are links of {other}, too, by a parallel or a reverse "
+                    "edge; give all edges between two nodes the same masks"
+                )
+    return {name: known.pairs(each) for name, each in keys.items()}
+
+
+def _from_file(graph: Graph, known: _Pairs, path: str) -> dict[str, np.ndarray]:
+    """The sets in a file; without those of training, the edges of the graph are of training."""
+    with reading(path):
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except (ValueError, zipfile.BadZipFile, EOFError) as error:
+            raise InputError(f"{path} cannot be read as an .npz file: {error}; write it with numpy.savez") from None
+    pairs = {}
+    for name in LINK_SETS:
+        base, _, negative = name.partition("_")
+        kind = negative or "edge"
+        names = [f"{each}_{kind}" for each in ((base, "valid") if base == "val" else (base,))]
+        given = [each for each in names if each in arrays]
+        if given:
+            pairs[name] = _ends(graph, f"{path}: {given[0]}", arrays[given[0]])
+        elif name in _HELD_OUT:
+            raise InputError(f"{path} has no {' or '.join(names)} (it has {', '.join(arrays) or 'nothing'}); add it")
+    if "train" not in pairs:
+        pairs["train"] = known.pairs(known.all)
+    return pairs
+
+
+def _ends(graph: Graph, what: str, pairs: np.ndarray) -> np.ndarray:
+    """Both ends of pairs, int64 (2, n), as numbers of nodes."""
+    if pairs.ndim != 2 or 2 not in pairs.shape or pairs.dtype.kind not in "iu":
+        raise InputError(f"{what} is {pairs.dtype} {pairs.shape}; it must be whole numbers of shape (2, n) or (n, 2)")
+    pairs = (pairs if pairs.shape[0] == 2 else pairs.T).astype(np.int64)
+    names = graph.node_names
+    if names is not None and names.dtype.kind != "U":
+        order = np.argsort(names)
+        place = np.searchsorted(names, pairs, sorter=order).clip(max=len(names) - 1)
+        lacks = names[order[place]] != pairs
+        found = order[place]
+    else:
+        found, lacks = pairs, (pairs < 0) | (pairs >= graph.num_nodes)
+    if lacks.any():
+        raise InputError(
+            f"{what} names node {pairs[lacks][0]}, which {graph.name} lacks; its nodes are numbered from 0 to {graph.num_nodes - 1}, "
+            "unless the source names them"
+        )
+    if (loops := found[0] == found[1]).any():
+        raise InputError(f"{what} has a pair of node {pairs[0][loops][0]} with itself; leave it out")
+    return found
+
+
+def _checked_structure(graph: Graph, path: str, held: np.ndarray) -> Graph:
+    """The graph; ``InputError`` where links of validation or test are among its edges."""
+    if leaks := int(held.sum()):
+        raise InputError(
+            f"{format_count(leaks, 'edge')} of {graph.name} are links of validation or test in {path}: a model would read what it "
+            "has to predict; take them out of the graph, or out of the file"
+        )
+    return graph
+
+
+def _check_negatives(path: str, name: str, pairs: np.ndarray, known: _Pairs, links: np.ndarray) -> None:
+    wrong = np.isin(known.keys(*pairs), links)
+    if wrong.any():
+        src, dst = pairs[:, wrong.argmax()]
+        raise InputError(
+            f"{path}: {format_count(int(wrong.sum()), 'pair')} of {name} are links, the first one {src} to {dst}; leave out pairs that "
+            "are edges of the graph, or links of validation or test"
+        )
+
+
+def _draw_negatives(graph: Graph, known: _Pairs, links: np.ndarray, count: int, rng) -> np.ndarray:
+    """Random pairs of different nodes that are no links, (2, count)."""
+    found, have = [], 0
+    for _ in range(_MAX_ROUNDS):
+        src, dst = rng.integers(0, graph.num_nodes, (2, max(64, 2 * (count - have))))
+        free = (src != dst) & ~np.isin(known.keys(src, dst), links)
+        found.append(np.stack([src[free], dst[free]]))
+        have += found[-1].shape[1]
+        if have >= count:
+            return np.concatenate(found, axis=1)[:, :count]
+    raise InputError(
+        f"{graph.name}: nearly all pairs of nodes are links, so no others could be drawn for validation and test; give some in "
+        "a file (val_neg, test_neg)"
+    )
+
+
+def _kept(graph: Graph, is_kept: np.ndarray) -> Graph:
+    """The graph with some of its edges, in their order and numbered anew; without masks of edges."""
+    src, dst = (each[is_kept] for each in graph.edges())
+    edges = from_edges(src, dst, graph.num_nodes)
+    data = {name: value[is_kept] for name, value in graph.edge_data.items() if name not in SPLIT_MASKS}
+    return replace(graph, indptr=edges.indptr, indices=edges.indices, edge_ids=edges.edge_ids, edge_data=data)
