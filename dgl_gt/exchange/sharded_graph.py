@@ -246,6 +246,14 @@ class ShardedGraph:
             gathered.index_copy_(0, node_ids, piece)
         return gathered
 
+    def read_links(self) -> dict[str, torch.Tensor]:
+        """Read the links of ``dgl-gt partition --link-split``, integers (2, n) on the CPU by the name of the set; and ``new_ids``.
+
+        They are the user's numbers of nodes. ``new_ids``, (N,), has the place of each node in the order of parts, see
+        docs/format.md. :class:`InputError` says that the shards have no links, or that the file is damaged.
+        """
+        return self._shard.reader.links()
+
     def _warn_inside_ddp(self) -> None:
         """Warn, once for each graph, where a DistributedDataParallel runs the model."""
         if self._has_warned or not is_inside_ddp():

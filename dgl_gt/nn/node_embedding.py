@@ -95,10 +95,17 @@ class NodeEmbedding(nn.Embedding):
         ids = torch.arange(len(self.weight), device=self.weight.device) if self.node_ids is None else self.node_ids
         self.weight.copy_(keyed_normal(ids, self.embedding_dim, seed, self.weight.dtype))
 
+    def gathered(self, values: Tensor) -> Tensor:
+        """Return the rows of all nodes, (N, ...), of what has a row for each row of the weight; every rank calls it."""
+        return values if self._gather is None else self._gather(values)
+
+    def own(self, values: Tensor) -> Tensor:
+        """Return the rows of this rank of what has a row for each node of the graph."""
+        return values if self.node_ids is None else values.index_select(0, self.node_ids.to(values.device))
+
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._gather is not None:
-            destination[prefix + "weight"] = self._gather(self.weight.detach())
+        destination[prefix + "weight"] = self.gathered(destination[prefix + "weight"])
 
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
@@ -111,8 +118,7 @@ class NodeEmbedding(nn.Embedding):
                     f"{key} is {tuple(whole.shape)}; it must be {self._shape}, with a row for each node of the graph"
                 )
                 return
-            own = whole.index_select(0, self.node_ids.to(whole.device))
-            state_dict = state_dict | {key: NodeParameter(own, self.weight.requires_grad)}
+            state_dict = state_dict | {key: NodeParameter(self.own(whole), self.weight.requires_grad)}
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

@@ -73,7 +73,7 @@ def _make_step(
     """A training step on a part; gradients of the layers ``factored`` travel as factors of ``train_rows`` rows in all."""
     config, comm, factors = config.changed(activation_checkpoint=activation_checkpoint), sg.comm, None
     task = task_class(config.task).assume(sg, config, out_dim)
-    model = build_model(config, factory=factory, **task.sizes).to(sg.device)
+    model = build_model(config, factory=factory, nodes_of=sg, **task.sizes).to(sg.device)
     if factored:
         rows, others = task.rows_of_loss, [train_rows] + [0] * (comm.world_size - 2)
         factors = SufficientFactors(comm, model, factored, rows, [len(rows), *others])

@@ -22,7 +22,7 @@ from dgl_gt.partition.cuts.permutation import Permutation
 from dgl_gt.partition.cuts.vertex_cut import VertexCut
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
-from dgl_gt.partition.graph import Graph, from_edges
+from dgl_gt.partition.graph import LINK_SETS, Graph, from_edges
 from dgl_gt.partition.shards.counts import manifest_counts
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.partition.shards.write import structure_arrays
@@ -96,7 +96,7 @@ class _LaidOut:
             "source": graph.name,
             "encodings": {name: {} for name in (*NAMES, VIRTUAL_NODE) if name in graph.node_data | graph.edge_data},
             "transforms": {},
-            "links": None,
+            "links": {"pairs": dict.fromkeys(LINK_SETS, 0), "is_undirected": True},
         }
         self._layout = layout
 
@@ -106,6 +106,11 @@ class _LaidOut:
     def structure(self, part: int, *names: str, depth: int = 1) -> dict[str, torch.Tensor]:
         arrays = structure_arrays(self._layout, self._layout.part(part), part)
         return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in names or arrays}
+
+    def links(self) -> dict[str, torch.Tensor]:
+        """Return a part without links."""
+        none, places = torch.zeros(2, 0, dtype=torch.int64), torch.from_numpy(self._layout.cut.new_ids())
+        return {**dict.fromkeys(LINK_SETS, none), "new_ids": places}
 
     def data(self, part: int, kind: str, *names: str, rows: int) -> dict[str, torch.Tensor]:
         columns = getattr(self._layout.graph, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,6 +23,36 @@ _OF_SIGNS = -1  # in place of a layer, in the seed of the signs of a step
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Pairs of nodes, of which a model gives results.
+
+    Attributes
+    ----------
+    rows : callable
+        Called with the rows of owned nodes, (N_owned, C), it returns those of the ends, (R, C); a collective.
+    source, destination : Tensor, int64, (n,)
+        Which of these rows are the ends.
+    edges : Tensor, int64, (n,), optional
+        The part's edges that the pairs are, if they are edges.
+    both_ways : bool
+        Whether a result is the mean of those of both directions.
+    """
+
+    rows: Callable[[torch.Tensor], torch.Tensor]
+    source: torch.Tensor
+    destination: torch.Tensor
+    edges: torch.Tensor | None = None
+    both_ways: bool = False
+
+
+def edge_pairs(graph: ShardedGraph, chosen: torch.Tensor | None = None) -> Pairs:
+    """The ends of all edges of a rank's part, or of some of them, int64 (n,)."""
+    src, dst = graph.edges()
+    chosen = torch.arange(len(src), device=src.device) if chosen is None else chosen
+    return Pairs(graph.pull, src[chosen], dst[chosen], chosen)
+
+
+@dataclass(frozen=True)
 class ModelInputs:
     """The arguments of a model: ``model(graph, feat, **edges)``.
 
@@ -36,8 +67,8 @@ class ModelInputs:
         Columns of ``feat`` that are eigenvectors, whose signs training flips.
     reads : Inputs
         What the rows were made of.
-    chosen : Tensor, int64, optional
-        The edges whose results are wanted of a model that gives results of edges; by default all.
+    pairs : Pairs, optional
+        The pairs whose results are wanted of a model that gives results of pairs.
     """
 
     graph: ShardedGraph
@@ -45,13 +76,16 @@ class ModelInputs:
     edges: dict[str, torch.Tensor] = field(default_factory=dict)
     signed: range = range(0)
     reads: Inputs = Inputs()
-    chosen: torch.Tensor | None = None
+    pairs: Pairs | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
         """Widths of the rows, as arguments of a model: ``in_dim``, ``edge_feats`` and ``edge_kinds``."""
         widths = {name: self.edges[name].shape[1] if name in self.edges else 0 for name in ("edge_feat", "edge_kind")}
-        return {"in_dim": self.feat.shape[1], **{f"{name}s": width for name, width in widths.items()}}
+        return {
+            "in_dim": self.feat.shape[1] + self.reads.node_embedding,
+            **{f"{name}s": width for name, width in widths.items()},
+        }
 
     def on(self, graph: ShardedGraph) -> ModelInputs:
         """The inputs on a graph of the same nodes with a sample of the edges."""
@@ -76,10 +110,18 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
     These are the owned rows, (N_owned, F), or with a deep halo all held rows, (N_held, F). ``InputError`` says that
     there is no ``feat`` or no such encoding, or that the shape of ``feat`` is not (N, F) with F at least 1.
     """
-    feat = required(sg, "feat")
+    if inputs.node_embedding and sg.depth > 1:
+        raise InputError(
+            f"depth is {sg.depth}, and node_embedding {inputs.node_embedding}, rows that ranks exchange in every layer; leave one of "
+            "them out"
+        )
+    if inputs.node_embedding and "feat" not in sg.ndata:
+        feat = torch.empty(sg.num_nodes(), 0, device=sg.device)
+    else:
+        feat = required(sg, "feat")
     if sg.depth > 1:
         feat = sg.srcdata["feat"]
-    if feat.dim() != 2 or not feat.shape[1]:
+    if feat.dim() != 2 or not feat.shape[1] + inputs.node_embedding:
         raise InputError(
             f"feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), with F at least 1"
         )
@@ -108,7 +150,7 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
 
 def signed_columns(sg: ShardedGraph, encodings: tuple[str, ...]) -> range:
     """The columns that hold eigenvectors in the result of :func:`features`; none without the encoding ``laplacian``."""
-    widths = [sg.ndata["feat"].shape[1], *(sg.ndata[name].shape[1] for name in encodings)]
+    widths = [sg.ndata["feat"].shape[1] if "feat" in sg.ndata else 0, *(sg.ndata[name].shape[1] for name in encodings)]
     if "laplacian" not in encodings:
         return range(0)
     index = encodings.index("laplacian") + 1

@@ -49,13 +49,14 @@ def take_step(
     for batch in task.batches(step):
         optimizer.zero_grad()
         with factors.summing() if factors else nullcontext(), comm.summing_gradients(model.parameters()):
-            with batch.inputs.graph.view.training_step(step):
+            with batch.inputs.graph.view.training_step(step if batch.number is None else batch.number):
                 loss = task.loss(forward(model, task, batch, step, seed), batch)
                 loss.backward()
         total = float(comm.all_reduce(loss.detach().double().reshape(1).cpu())[0])
         trained = (each for each in model.parameters() if each.requires_grad)
-        if checks_gradients and not all(torch.isfinite(each.grad).all() for each in trained):
-            total = math.nan  # on every rank, because gradients are summed over ranks
+        if checks_gradients:  # those of rows of nodes differ between ranks
+            is_wrong = not all(torch.isfinite(each.grad).all() for each in trained)
+            total = math.nan if comm.all_reduce(torch.tensor([int(is_wrong)]), "max")[0] else total
         if math.isfinite(total):
             with at_place("the optimiser", comm):
                 optimizer.step()
@@ -66,7 +67,7 @@ def take_step(
 def forward(model: nn.Module, task: Task, batch: Batch, step: int, seed: int) -> torch.Tensor:
     """The result of a model on a batch of a training step, with its dropout."""
     model.train()
-    set_dropout_step(model, seed, step)
+    set_dropout_step(model, seed, step if batch.number is None else batch.number)
     return logits_of(model, batch.inputs, task.sizes["out_dim"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
-from .task_config import METRICS, MetricKind, shown_metric
+from .task_config import METRICS, MetricKind, is_hits, shown_metric
 from .user_function import cause_of, find_function
 
 _Metric = Callable[[Tensor, Tensor, Comm], float]
@@ -97,14 +98,60 @@ def r2(values: Tensor, targets: Tensor, comm: Comm) -> float:
     return float((1 - errors[varies] / deviations[varies]).mean())
 
 
+def mrr(scores: Tensor, labels: Tensor, comm: Comm) -> float:
+    """Mean over positive rows of 1 / rank among the negative ones and itself; in a tie the mean of best and worst rank.
+
+    ``scores`` (n_i, 1), labels (n_i, 1) of 0 and 1.
+    """
+
+    def of_all(positive, negative):
+        import numpy as np
+
+        negative = np.sort(negative)
+        above, not_below = (len(negative) - np.searchsorted(negative, positive, side) for side in ("right", "left"))
+        return float((1 / (1 + (above + not_below) / 2)).mean())
+
+    return _of_positives(of_all, scores, labels, comm)
+
+
+def hits(count: int, scores: Tensor, labels: Tensor, comm: Comm) -> float:
+    """Share of positive rows with a score above that of the ``count``-th best negative row (Hu et al., arXiv:2005.00687).
+
+    ``scores`` (n_i, 1), labels (n_i, 1) of 0 and 1.
+    """
+
+    def of_all(positive, negative):
+        import numpy as np
+
+        if len(negative) < count:
+            raise InputError(
+                f"metric is hits@{count}, and a split has {len(negative)} pairs that are no links; choose a smaller number"
+            )
+        return float((positive > np.partition(negative, -count)[-count]).mean())
+
+    return _of_positives(of_all, scores, labels, comm)
+
+
+def _of_positives(function: Callable, scores: Tensor, labels: Tensor, comm: Comm) -> float:
+    """A function of the scores of positive and of negative rows of all ranks."""
+    gathered, found = [comm.gather_rows(each[:, 0], to=0) for each in (scores.double(), labels)], 0.0
+    with comm.together():
+        if comm.rank == 0:
+            score, label = (torch.cat(each).cpu().numpy() for each in gathered)
+            found = function(score[label > 0], score[label == 0])
+    return comm.broadcast_object(found)
+
+
 _FUNCTIONS: dict[str, _Metric] = {
     each.__name__: each
-    for each in (accuracy, roc_auc, average_precision, f1_micro, f1_macro, f1_micro_topk, mae, rmse, r2)
+    for each in (accuracy, roc_auc, average_precision, f1_micro, f1_macro, f1_micro_topk, mae, rmse, r2, mrr)
 }
 
 
 def read_metric(name: str) -> tuple[MetricKind, _Metric]:
     """A metric and its function, of the package or of the user's."""
+    if is_hits(name):
+        return shown_metric(name), partial(hits, int(name.partition("@")[2]))
     return (METRICS[name], _FUNCTIONS[name]) if name in METRICS else _users(name)
 
 

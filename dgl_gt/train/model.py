@@ -26,9 +26,9 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG
 
+from .around_nodes import AroundNodes, EmbeddedModel, PairModel, PairScorer
 from .config import SETTINGS, TrainConfig
 from .inputs import ModelInputs
-from .pair_model import PairModel, PairScorer
 from .user_function import cause_of, find_function
 
 
@@ -79,9 +79,16 @@ def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
 
 
 def build_model(
-    config: TrainConfig, in_dim: int, out_dim: int, factory: ModelFactory | None = None, **edge_widths: int
+    config: TrainConfig,
+    in_dim: int,
+    out_dim: int,
+    factory: ModelFactory | None = None,
+    nodes_of: ShardedGraph | int = 1,
+    **edge_widths: int,
 ) -> nn.Module:
     """The model of a config, or of a factory, on the CPU; ``edge_widths`` are its ``edge_feats`` and ``edge_kinds``.
+
+    ``nodes_of`` has the nodes of which the model has trained rows, if it has any, as a graph or as their number.
 
     Raises
     ------
@@ -100,8 +107,11 @@ def build_model(
                 "nodes alone; leave it out, and read sg.edata in the model"
             )
         model = _made(factory, in_dim, width)
+    if task.node_embedding:
+        model = EmbeddedModel(model, nodes_of, task.node_embedding)
     if task.pair_scorer:
-        model = PairModel(model, PairScorer(task.pair_scorer, width, out_dim, edge_widths.get("edge_feats", 0)))
+        edge_feats = edge_widths.get("edge_feats", 0) if task.edge_data else 0  # pairs that are no edges have none
+        model = PairModel(model, PairScorer(task.pair_scorer, width, out_dim, edge_feats))
     model.dgl_gt_task = task  # for predictions
     if config.activation_checkpoint not in checkpoint_modes(model):
         raise InputError(
@@ -152,24 +162,24 @@ def logits_of(model: nn.Module, inputs: ModelInputs, out_dim: int | None = None)
         A user's own code fails, the model returns no such rows, or no logit for each class, where their number is
         given; or the graph exchanges halos of several hops, which such a model cannot take.
     """
-    graph, of_nodes = inputs.graph, model.nodes if isinstance(model, PairModel) else model
+    graph, of_nodes = inputs.graph, model
+    while isinstance(of_nodes, AroundNodes):
+        of_nodes = of_nodes.nodes
     if graph.depth > 1 and traits_of(model).num_views is None:
         raise InputError(
             f"depth is {graph.depth}, and only the models of dgl-gt take halos of several hops; leave depth (--depth) out "
             "for this model"
         )
     try:
-        chosen = {} if inputs.chosen is None else {"chosen": inputs.chosen}
-        logits = model(graph, inputs.feat, **inputs.edges, **chosen)
+        pairs = {} if inputs.pairs is None else {"pairs": inputs.pairs}
+        logits = model(graph, inputs.feat, **inputs.edges, **pairs)
     except (InputError, RankError, MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a user's model raises; what fails in one of ours is a defect of ours
         if "allocate memory" in str(error) or type(of_nodes).__module__.startswith("dgl_gt."):
             raise
         raise InputError(f"the model failed: {cause_of(error)}; fix the model") from error
-    rows = graph.num_nodes()
-    if of_nodes is not model:
-        rows = graph.num_edges() if inputs.chosen is None else len(inputs.chosen)
+    rows = graph.num_nodes() if inputs.pairs is None else len(inputs.pairs.source)
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != rows:
         shown = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise InputError(

@@ -10,7 +10,7 @@ from torch import nn
 
 from dgl_gt.comm.group import Comm
 
-from .pair_model import PairModel
+from .around_nodes import AroundNodes
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_children():
         if isinstance(module, nn.ModuleList):
             yield from ((f"{name}.{number}", each) for number, each in enumerate(module))
-        elif isinstance(model, PairModel) and module is model.nodes:
+        elif isinstance(model, AroundNodes) and module is model.nodes:
             yield from ((f"{name}.{part}", each) for part, each in _parts(module))
         else:
             yield name, module
@@ -63,9 +63,9 @@ def first_not_finite(state: dict) -> str | None:
 @torch.no_grad()
 def find_not_finite(model: nn.Module, forward: Callable[[], object], feat: torch.Tensor, comm: Comm) -> str:
     """The first place of a forward pass that holds NaN or infinity on any rank, in words; every rank calls it."""
-    name = first_not_finite(dict(model.named_parameters()))
-    if name is not None:  # the same on every rank
-        return f"The weights {name} hold NaN or infinity already"
+    names = comm.gather_objects(first_not_finite(dict(model.named_parameters())))  # rows of nodes differ between ranks
+    if any(names):
+        return f"The weights {next(filter(None, names))} hold NaN or infinity already"
     if comm.all_reduce(torch.tensor([int(not torch.isfinite(feat).all())]), "max")[0]:
         return "The features hold NaN or infinity"
     order, handles = [], []

@@ -113,7 +113,7 @@ def prepare(
     """
     task = read_task(sg, config, graphs)
     torch.manual_seed(config.seed)
-    model: Any = build_model(config, factory=factory, **task.sizes).to(sg.device)
+    model: Any = build_model(config, factory=factory, nodes_of=sg, **task.sizes).to(sg.device)
     model.dgl_gt_learned = dict(task.learned)  # for predictions
     if factory:
         share_weights(model, sg.comm)

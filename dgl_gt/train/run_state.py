@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.policy.policy import is_policy_file
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn import NodeEmbedding
 from dgl_gt.ops.reference import splitmix64
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.memory import peak_memory_bytes
@@ -135,13 +136,28 @@ class RunState:
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name: ``model/...``, ``best/...``, ``optimizer/...`` and ``best_optimizer/...``."""
+        """The tensors by name: ``model/...``, ``best/...``, ``optimizer/...`` and ``best_optimizer/...``; a collective."""
         found = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         found |= {f"best/{name}": value for name, value in (self.best or {}).items()}
-        found |= _of_optimizer("optimizer", self.optimizer.state_dict())
+        found |= self._of_optimizer("optimizer", self.optimizer.state_dict())
         if self.best_optimizer is not None:
-            found |= _of_optimizer("best_optimizer", self.best_optimizer)
+            found |= self._of_optimizer("best_optimizer", self.best_optimizer)
         return found
+
+    def _of_optimizer(self, kind: str, state: dict) -> dict[str, Tensor]:
+        """The tensors of a ``state_dict`` by name; those of a table of nodes have the rows of all nodes."""
+        tables, found = self._tables(), {}
+        for number, tensors in state["state"].items():
+            for key, value in tensors.items():
+                is_of_rows = number in tables and key != "step"
+                found[f"{kind}/{number}/{key}"] = tables[number].gathered(value) if is_of_rows else value
+        return found
+
+    def _tables(self) -> dict[int, NodeEmbedding]:
+        """The tables of nodes by the number that the optimiser gives their parameter."""
+        of_weight = {id(each.weight): each for each in self.model.modules() if isinstance(each, NodeEmbedding)}
+        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+        return {number: of_weight[id(each)] for number, each in enumerate(parameters) if id(each) in of_weight}
 
     def restore(self, values: dict, tensors: dict[str, Tensor]) -> None:
         """Become the state that gave these values and tensors."""
@@ -161,9 +177,12 @@ class RunState:
     def _optimizer_state(self, kind: str, tensors: dict[str, Tensor]) -> dict:
         """A ``state_dict`` with these tensors and the settings of this run's optimiser, which does not check them."""
         parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+        tables = self._tables()
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in _below(kind, tensors).items():
             number, _, key = name.partition("/")
+            if int(number) in tables and key != "step":
+                value = tables[int(number)].own(value)
             shape = () if key == "step" else parameters[int(number)].shape
             if value.shape != shape:
                 raise ValueError(f"{kind}/{name} has shape {tuple(value.shape)}, and {tuple(shape)} is expected")
@@ -171,10 +190,6 @@ class RunState:
         if len({frozenset(each) for each in state.values()}) > 1:
             raise ValueError(f"{kind} lacks some of its tensors")
         return {"state": state, "param_groups": copy.deepcopy(self.optimizer.state_dict()["param_groups"])}
-
-
-def _of_optimizer(kind: str, state: dict) -> dict[str, Tensor]:
-    return {f"{kind}/{number}/{key}": value for number, each in state["state"].items() for key, value in each.items()}
 
 
 def _below(kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -247,7 +262,9 @@ def identity_of(config: TrainConfig, factory_name: str | None, sg: ShardedGraph,
     """What makes a run the same, by name, as values that JSON can hold; every rank calls it."""
     inputs = config.task.inputs
     data = data_digest(
-        sg, ("feat", *config.task.node_data, *inputs.encodings), (*config.task.edge_data, *inputs.edge_features)
+        sg,
+        (*(["feat"] if "feat" in sg.ndata else []), *config.task.node_data, *inputs.encodings),
+        (*config.task.edge_data, *inputs.edge_features),
     )
     settings = {name: value for name, value in config.flat().items() if name not in _free_settings(config)}
     if is_policy_file(config.exchange.policy):  # what the file says, not only its name

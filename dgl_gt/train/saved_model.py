@@ -108,9 +108,9 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         _check_factory(path, shape.pop("model_factory", None), factory)
         class_names, learned = shape.pop("class_names", None), shape.pop("learned", {})
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged file take no memory
-            model = build_model(
-                TrainConfig().changed(**config), shape.pop("in_dim"), shape.pop("out_dim"), factory, **shape
-            )
+            table = next((value for name, value in state.items() if name.endswith("table.weight")), ())
+            sizes = shape.pop("in_dim"), shape.pop("out_dim")
+            model = build_model(TrainConfig().changed(**config), *sizes, factory, max(1, len(table)), **shape)
         model.load_state_dict(state, assign=True)
         name = first_not_finite(model.state_dict())
     except FactoryError:

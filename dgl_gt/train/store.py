@@ -115,8 +115,8 @@ class RunStore:
         if self._config.task.has_class_names:
             shape["class_names"] = self._sg.manifest["class_names"]
         self._shape = {name: value for name, value in shape.items() if value}
+        model_bytes = sum(value.nbytes for value in state.model.state_dict().values())
         if self._directory:
-            model_bytes = sum(value.nbytes for value in state.model.state_dict().values())
             check_room(self._directory.out, 2 * model_bytes + _OTHER_BYTES)
         self._identity = identity_of(self._config, self._factory_name, self._sg, state.model)
         if self._beginning == "resumed":
@@ -224,16 +224,16 @@ class RunStore:
 
         If it cannot be written, a warning says so, training goes on, and earlier checkpoints stay.
         """
-        random = random_states(self._sg.comm, self._sg.device)
+        tensors = state.tensors() | random_states(self._sg.comm, self._sg.device)
         self._checkpoint_s = time.monotonic()
         if not self._directory:
             return None
         try:
-            if damaged := first_not_finite(state.model.state_dict()):
+            if damaged := first_not_finite({name: each for name, each in tensors.items() if name.startswith("model/")}):
                 raise InputError(f"{damaged} is not finite")
             values = state.values() | {"identity": self._identity, "ranks": self._sg.comm.world_size}
             with _writing():
-                content = CHECKPOINT_FILE.pack(values, state.tensors() | random)
+                content = CHECKPOINT_FILE.pack(values, tensors)
                 return self._directory.write_checkpoint(state.epoch, content)
         except (InputError, OSError) as error:
             earlier = []

@@ -27,10 +27,13 @@ class Batch:
         The graph of the step, and the rows that the model reads.
     targets : dict of str to Tensor
         What the loss compares the model's result with; the task alone reads them.
+    number : int, optional
+        The number of the batch in the run, where an epoch has several; dropout and policies count by it.
     """
 
     inputs: ModelInputs
     targets: Mapping[str, Tensor] = field(default_factory=dict)
+    number: int | None = None
 
 
 class Task(Protocol):

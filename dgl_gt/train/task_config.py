@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -14,7 +15,9 @@ from dgl_gt.settings import Count, Flag, Settings, Share, between, described, on
 
 ASSUMED_CLASSES = 40
 MEANINGS = ("number", "kind")  # of edge data
-DECODERS = ("mlp", "bilinear", "dot")
+NEGATIVES = ("uniform", "degree", "swap")
+LINK_LOSSES = ("bce", "bpr", "margin", "square")
+DECODERS = ("mlp", "hadamard", "bilinear", "dot")
 _ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
 _NAMES = r"\A([^,]+(,[^,]+)*)?\Z"  # edge data may have any name, but one with a comma cannot be given here
 
@@ -49,22 +52,31 @@ METRICS = {
         MetricKind("mae", "MAE", is_share=False, lower_is_better=True),
         MetricKind("rmse", "RMSE", is_share=False, lower_is_better=True),
         MetricKind("r2", "R2", is_share=False),
+        MetricKind("mrr", "MRR"),
     )
 }
 
 
 def shown_metric(name: str) -> MetricKind:
     """How a metric is shown; one of a user's function by the name of the function."""
+    if is_hits(name):
+        return MetricKind(name, name.replace("hits", "Hits"))
     return METRICS.get(name) or MetricKind(name, name.rpartition(":")[2], is_share=False)
+
+
+def is_hits(metric: str) -> bool:
+    """Whether a metric is Hits@K, such as ``hits@20``."""
+    return bool(re.fullmatch(r"hits@[1-9]\d{0,8}", metric))
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model reads of the data: features, divided by their sums or not, encodings, and edge data with meanings."""
+    """What a model reads: features, divided by their sums or not, encodings, edge data with meanings, and trained rows."""
 
     encodings: tuple[str, ...] = ()
     normalizes_features: bool = False
     edge_features: dict[str, str | None] = field(default_factory=dict)  # one of ``MEANINGS``, or None if not stated
+    node_embedding: int = 0  # width of a trained row of each node
 
 
 def _split(names: str) -> tuple[str, ...]:
@@ -94,7 +106,7 @@ class TaskConfig(Settings):
     kind: Annotated[str, Meta(description="the name of a task")] = setting(
         "node_classification",
         "what is learned of nodes: node_classification, a class; node_multilabel, several labels; node_regression, numbers; "
-        "or of edges: edge_classification, edge_multilabel, edge_regression",
+        "of edges: edge_classification, edge_multilabel, edge_regression; or link_prediction",
         option="task",
     )
     encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
@@ -106,6 +118,9 @@ class TaskConfig(Settings):
             "edge data from which each layer makes a bias of its scores, as in weight:number,type:kind; kinds are whole "
             f"numbers from 0 to {EDGE_KINDS - 1}. By default edge_kind and shortest_path are kinds, and all others numbers",
         )
+    )
+    node_embedding: Annotated[int, between(0, 2**16)] = setting(
+        0, "width of a trained row of each node, which the model reads after the features, or where there are none"
     )
     normalize_features: Flag = setting(False, "divide each node's features by the sum of their absolute values")
     split: Count = setting(0, "number of the split, counted from 0, if the masks hold several")
@@ -120,7 +135,8 @@ class TaskConfig(Settings):
     @property
     def inputs(self) -> Inputs:
         """What a model reads of the data."""
-        return Inputs(_split(self.encodings), self.normalize_features, _edge_columns(self.edge_features))
+        edges = _edge_columns(self.edge_features)
+        return Inputs(_split(self.encodings), self.normalize_features, edges, self.node_embedding)
 
     @property
     def assumed_out_dim(self) -> int:
@@ -163,7 +179,7 @@ class LabelTaskConfig(TaskConfig):
     )
     metric: Annotated[str, Meta(description="the name of a metric")] = setting(
         "auto",
-        f"how models are compared: {', '.join(METRICS)}, by what suits the task; package.module:function of predictions and "
+        f"how models are compared: {', '.join(METRICS)}, hits@20 or with another number, by what suits the task; package.module:function of predictions and "
         "labels; or auto",
     )
 
@@ -265,8 +281,8 @@ class OnEdgesConfig(LabelTaskConfig):
 
     decoder: Annotated[str, one_of(DECODERS)] = setting(
         "mlp",
-        "how rows of both ends give the result of an edge: mlp, of both rows and the numbers in edge_features; bilinear; or "
-        "dot, for one number",
+        "how rows of both ends give the result of an edge: mlp, of both rows and the numbers in edge_features; hadamard, an mlp of "
+        "their product; bilinear; or dot, for one number",
     )
 
     def __post_init__(self):
@@ -342,10 +358,64 @@ class EdgeRegressionConfig(OnEdgesConfig, NodeRegressionConfig):
     kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "edge_regression")
 
 
+@described
+@dataclass(frozen=True)
+class LinkPredictionConfig(TaskConfig):
+    """The options of the task ``link_prediction``: scores of pairs of nodes, higher for links than for other pairs.
+
+    Raises
+    ------
+    InputError
+        A value is out of range; the message names it and says what is allowed.
+    """
+
+    metrics = "roc_auc", "average_precision", "mrr"
+
+    kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "link_prediction")
+    metric: Annotated[str, Meta(description="the name of a metric")] = with_default(LabelTaskConfig, "metric", "auto")
+    decoder: Annotated[str, one_of(DECODERS)] = with_default(OnEdgesConfig, "decoder", "hadamard")
+    loss: Annotated[str, one_of(LINK_LOSSES)] = setting(
+        "bce",
+        "loss: of numbers mse, l1, or huber, which is quadratic below one standard deviation; of links bce; or of each link with "
+        "each of its pairs that are none bpr, margin (a hinge of 1) or square (1 less the difference of scores, squared)",
+    )
+    negatives: Annotated[str, one_of(NEGATIVES)] = setting(
+        "uniform",
+        "pairs that are no links, drawn in each step: uniform, degree (each end in proportion to its degree), or swap (a link with one "
+        "end drawn anew)",
+    )
+    negatives_per_link: Annotated[int, between(1, 1000)] = setting(1, "such pairs for each link of a step")
+    negatives_may_be_links: Flag = setting(False, "draw such pairs without a look at the edges of the graph")
+    pairs_per_step: Annotated[int, between(0, 2**40)] = setting(
+        65536, "links of a step, about; an epoch has as many steps as it takes to see each link once. 0 is all of them"
+    )
+    exclude: Annotated[str, one_of(("none", "target"))] = setting(
+        "none", "edges that a step leaves out of the graph: none, or target, those between the ends of its links"
+    )
+    top: Annotated[int, between(1, 10_000)] = setting(10, "links that predict writes for each node")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.metric not in ("auto", *self.metrics) and not is_hits(self.metric) and ":" not in self.metric:
+            raise InputError(
+                f"metric is {self.metric!r}; for the task {self.kind} it must be auto, {', '.join(self.metrics)}, hits@20 "
+                "or with another number, or package.module:function"
+            )
+
+    @property
+    def pair_scorer(self) -> str:
+        return self.decoder
+
+    @property
+    def assumed_out_dim(self) -> int:
+        return 1
+
+
 TASKS: dict[str, type[TaskConfig]] = {
     each.kind: each
     for each in (
         *(NodeClassificationConfig, NodeMultilabelConfig, NodeRegressionConfig),
         *(EdgeClassificationConfig, EdgeMultilabelConfig, EdgeRegressionConfig),
+        LinkPredictionConfig,
     )
 }

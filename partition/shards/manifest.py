@@ -330,6 +330,10 @@ class ShardReader:
         names = names or tuple(self.manifest[kind])
         return self._read(part, f"{kind}.safetensors", names, dict.fromkeys(names, rows))
 
+    def links(self) -> dict:
+        """Return the links, see :func:`read_links`."""
+        return read_links(self.directory, self.manifest, self.framework)
+
     def _read(self, part: int, file_name: str, names, lengths: dict[str, int]) -> dict:
         """Read arrays of a file, or the first ``lengths[name]`` rows of each."""
         path = self.directory / f"part{part}" / file_name

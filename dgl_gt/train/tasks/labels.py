@@ -18,7 +18,7 @@ from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.units import format_count
 
 from ..config import TrainConfig
-from ..inputs import ModelInputs, read_inputs, required
+from ..inputs import ModelInputs, edge_pairs, read_inputs, required
 from ..metrics import read_metric
 from ..model import logits_of
 from ..task import Batch
@@ -275,7 +275,7 @@ class LabelTask:
 
 
 class OnEdges(LabelTask):
-    """Makes the rows of a task edges: a model scores both ends of each, see :class:`dgl_gt.train.pair_model.PairModel`."""
+    """Makes the rows of a task edges: a model scores both ends of each, see :class:`dgl_gt.train.around_nodes.PairModel`."""
 
     answers: ClassVar[Callable]  # a named tuple: source, destination, and what the task predicts
 
@@ -317,7 +317,8 @@ class OnEdges(LabelTask):
                 raise InputError(
                     f"task is {self.config.kind}, and the policy samples edges; choose a policy that sends all"
                 )
-            yield replace(batch, inputs=replace(batch.inputs, chosen=self.trained.rows["train"]))
+            pairs = edge_pairs(batch.inputs.graph, self.trained.rows["train"])
+            yield replace(batch, inputs=replace(batch.inputs, pairs=pairs))
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -325,7 +326,8 @@ class OnEdges(LabelTask):
         model.eval()
         rows, names = self.evaluated, ("val", "test")
         each = [rows.rows[name] for name in names]
-        out = self.compared(logits_of(model, replace(rows.inputs, chosen=torch.cat(each))))
+        pairs = edge_pairs(rows.inputs.graph, torch.cat(each))
+        out = self.compared(logits_of(model, replace(rows.inputs, pairs=pairs)))
         results = out.split([len(chosen) for chosen in each])
         return {
             name: self.score(result, rows.label[chosen], self.comm)
@@ -335,9 +337,9 @@ class OnEdges(LabelTask):
     @classmethod
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
         """Predict for every edge between the user's nodes, in the order of edge ids; those that were added come last."""
-        graph, src, dst = inputs.graph, *inputs.graph.edges()
-        held = graph.pull(graph.node_ids)
-        columns = graph.edge_ids, held[src], held[dst], at_least_float32(logits_of(model, inputs))
+        graph, pairs = inputs.graph, edge_pairs(inputs.graph)
+        held, out = graph.pull(graph.node_ids), logits_of(model, replace(inputs, pairs=pairs))
+        columns = graph.edge_ids, held[pairs.source], held[pairs.destination], at_least_float32(out)
         gathered = [graph.comm.gather_rows(each, to=0) for each in columns]
         if gathered[0] is None:
             return None

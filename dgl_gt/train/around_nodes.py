@@ -1,0 +1,142 @@
+"""Models around any model of nodes: results of pairs, which are scores of both ends; and trained rows of nodes as input."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn import NodeEmbedding
+from dgl_gt.nn.traits import ModelTraits, traits_of
+from dgl_gt.partition.errors import InputError
+
+from .inputs import Pairs
+
+_PIECE = 2**18  # edges that are scored at a time where no gradient is wanted
+
+
+class AroundNodes(nn.Module):
+    """A model around a model of nodes, which trainers and plans see through."""
+
+    def __init__(self, nodes: nn.Module):
+        super().__init__()
+        self.nodes = nodes
+
+    @property
+    def dgl_gt_traits(self) -> ModelTraits:
+        """Those of the model of nodes."""
+        return traits_of(self.nodes)
+
+    @property
+    def uses_global(self) -> bool:
+        """Whether Polynormer's global attention is on."""
+        nodes: Any = self.nodes
+        return nodes.uses_global
+
+    @uses_global.setter
+    def uses_global(self, flag: bool) -> None:
+        nodes: Any = self.nodes
+        nodes.uses_global = flag
+
+
+class EmbeddedModel(AroundNodes):
+    """A model of nodes that reads a trained row of each node after its features; ``nodes_of`` are those of the table."""
+
+    def __init__(self, nodes: nn.Module, nodes_of: ShardedGraph | int, width: int):
+        super().__init__(nodes)
+        self.table = NodeEmbedding(nodes_of, width)
+
+    def forward(self, graph: ShardedGraph, feat: Tensor, **more: Any) -> Tensor:
+        """Return the results of the owned nodes."""
+        rows = self.table.weight
+        if self.table.node_ids is None:  # a table that was read from a file
+            if len(rows) != graph.manifest["nodes"]:
+                raise InputError(
+                    f"the model has trained rows of {len(rows):,} nodes (node_embedding), and {graph.manifest['source']} has "
+                    f"{graph.manifest['nodes']:,}; use the graph that it was trained on"
+                )
+            rows = rows[graph.node_ids]
+        return self.nodes(graph, torch.cat([feat, rows.to(feat.dtype)], 1), **more)
+
+
+class PairScorer(nn.Module):
+    """Scores pairs of rows: (N, C) rows, sources and destinations (E,), and numbers of edges (E, F) -> (E, out).
+
+    ``dot`` is the scaled dot product of both rows, for one number; ``bilinear`` that of all source rows, mapped for each
+    number, and destination rows; ``mlp`` a layer of C units of both rows and the edge's numbers, and a linear layer;
+    ``hadamard`` the same of the product of both rows, number by number.
+    """
+
+    def __init__(self, decoder: str, width: int, out_dim: int, edge_feats: int = 0):
+        super().__init__()
+        if decoder == "dot" and out_dim != 1:
+            raise InputError(
+                f"decoder is dot, which gives one number, and the task needs {out_dim}; choose mlp or bilinear"
+            )
+        self._decoder, self._out_dim, self.width = decoder, out_dim, width
+        if decoder == "mlp":
+            self.of_source, self.of_destination = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+            self.of_edge = nn.Linear(edge_feats, width, bias=False) if edge_feats else None
+            self.output = nn.Linear(width, out_dim)
+        elif decoder == "hadamard":
+            self.of_product, self.output = nn.Linear(width, width), nn.Linear(width, out_dim)
+        elif decoder == "bilinear":
+            self.maps = nn.Linear(width, out_dim * width, bias=False)
+            self.bias = nn.Parameter(torch.zeros(out_dim))
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether a score does not depend on which end is the source."""
+        return self._decoder in ("dot", "hadamard")
+
+    def forward(self, rows: Tensor, src: Tensor, dst: Tensor, edge_feat: Tensor | None = None) -> Tensor:
+        """Return the scores, (E, out)."""
+        if self._decoder == "mlp":  # each row is mapped once, not once for each of its edges
+            hidden = self.of_source(rows)[src] + self.of_destination(rows)[dst]
+            if self.of_edge is not None:
+                hidden = hidden + self.of_edge(edge_feat)
+            return self.output(functional.gelu(hidden))
+        if self._decoder == "hadamard":
+            return self.output(functional.gelu(self.of_product(rows[src] * rows[dst])))
+        scale = rows.shape[1] ** -0.5
+        if self._decoder == "dot":
+            return (rows[src] * rows[dst]).sum(1, keepdim=True) * scale
+        mapped = self.maps(rows).unflatten(1, (self._out_dim, -1))
+        return (mapped[src] * rows[dst][:, None]).sum(2) * scale + self.bias
+
+
+class PairModel(AroundNodes):
+    """Any model that gives rows of nodes, (N_owned, C), and a :class:`PairScorer`: results of pairs of nodes."""
+
+    def __init__(self, nodes: nn.Module, scorer: PairScorer):
+        super().__init__(nodes)
+        self.scorer = scorer
+
+    def forward(self, graph: ShardedGraph, feat: Tensor, *, pairs: Pairs, **edges: Tensor) -> Tensor:
+        """Return the results of pairs, (n, out)."""
+        own = self.nodes(graph, feat, **edges)
+        if tuple(own.shape) != (graph.num_nodes(), self.scorer.width):
+            raise InputError(
+                f"the model returned {tuple(own.shape)}; for a task on edges or links it must return a row of {self.scorer.width} "
+                f"numbers (hidden) for each of the {graph.num_nodes():,} nodes that the rank owns"
+            )
+        rows, edge_feat = pairs.rows(own), edges.get("edge_feat")
+        edge_feat = None if pairs.edges is None or edge_feat is None else edge_feat[pairs.edges]
+        if torch.is_grad_enabled():
+            return self._scores(rows, pairs.source, pairs.destination, edge_feat, pairs.both_ways)
+        pieces = zip(
+            pairs.source.split(_PIECE),
+            pairs.destination.split(_PIECE),
+            repeat(None) if edge_feat is None else edge_feat.split(_PIECE),
+        )
+        return torch.cat([self._scores(rows, *piece, pairs.both_ways) for piece in pieces])
+
+    def _scores(self, rows: Tensor, src: Tensor, dst: Tensor, edge_feat: Tensor | None, both_ways: bool) -> Tensor:
+        scores = self.scorer(rows, src, dst, edge_feat)
+        if not both_ways or self.scorer.is_symmetric:
+            return scores
+        return (scores + self.scorer(rows, dst, src, edge_feat)) / 2

@@ -1,0 +1,137 @@
+"""Links: pairs of nodes, which a model scores higher than pairs that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dgl_gt.comm.group import Comm
+from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError
+
+from ..config import TrainConfig
+from ..inputs import ModelInputs, Pairs, read_inputs
+from ..links import Negatives, RankLinks, StepsOfLinks
+from ..metrics import read_metric
+from ..model import logits_of
+from ..task import Batch
+from ..task_config import LinkPredictionConfig, MetricKind
+
+_EVALUATED = ("val", "val_neg", "test", "test_neg")
+
+
+@dataclass(frozen=True)
+class LinkPrediction:
+    """A :class:`dgl_gt.train.task.Task`: the mean loss of the links of a step and of pairs that are none.
+
+    The loss is a sum over ranks: each returns its links' share of the mean over the links of all ranks.
+    """
+
+    inputs: ModelInputs
+    links: RankLinks
+    steps: StepsOfLinks
+    negatives: Negatives
+    evaluated: Pairs
+    config: LinkPredictionConfig
+    seed: int
+    comm: Comm
+    metric: MetricKind
+    score: Callable[[Tensor, Tensor, Comm], float]
+    graph_of_step: Callable[[int], ShardedGraph] | None = None
+
+    rows_of_loss: Tensor | None = field(default=None, init=False)
+    learned: Mapping[str, Any] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def read(cls, sg: ShardedGraph, config: TrainConfig, graphs: TrainingGraphs | None = None) -> LinkPrediction:
+        """Read features with encodings, and links; ``InputError`` says what is missing."""
+        with sg.comm.raising_together():
+            links = RankLinks.read(sg)
+        return cls.of_links(sg, config, links, graphs)
+
+    @classmethod
+    def assume(cls, sg: ShardedGraph, config: TrainConfig, out_dim: int) -> LinkPrediction:
+        """Take all edges of the part as the links of one step."""
+        held, (src, dst) = sg.pull(sg.node_ids), sg.edges()
+        links = RankLinks.read(sg)
+        links.pairs["train"] = torch.stack([held[src], held[dst]])
+        return cls.of_links(sg, config, links)
+
+    @classmethod
+    def of_links(
+        cls, sg: ShardedGraph, config: TrainConfig, links: RankLinks, graphs: TrainingGraphs | None = None
+    ) -> LinkPrediction:
+        """Make the task of links; a collective."""
+        settings = config.task
+        assert isinstance(settings, LinkPredictionConfig)
+        if graphs is not None and graphs.base is not sg:
+            raise InputError(
+                f"task is {settings.kind}, and the policy {config.exchange.policy} exchanges no rows; choose a policy that does"
+            )
+        drawn = settings.negatives, settings.negatives_per_link, settings.negatives_may_be_links
+        return cls(
+            read_inputs(sg, settings.inputs),
+            links,
+            StepsOfLinks(links, settings.pairs_per_step, config.seed),
+            Negatives(links, *drawn, config.seed),
+            links.ends(torch.cat([links.pairs[name] for name in _EVALUATED], 1)),
+            settings,
+            config.seed,
+            sg.comm,
+            *read_metric(settings.metrics[0] if settings.metric == "auto" else settings.metric),
+            None if graphs is None or graphs.is_exact else graphs.of_step,
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Arguments of the model."""
+        return {**self.inputs.sizes, "out_dim": 1}
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """Make the batches of an epoch, each with some of the links."""
+        for number in range(self.steps.count):
+            links, of_run = self.steps.links(step, number), step * self.steps.count + number
+            drawn = self.negatives.draw(links, of_run)
+            count = self.comm.all_reduce(torch.tensor([links.shape[1]]))
+            inputs = self.inputs
+            if self.graph_of_step is not None:
+                graph = self.graph_of_step(step)
+                inputs = inputs if graph is inputs.graph else inputs.on(graph)
+            inputs = replace(inputs.in_step(self.seed, step), pairs=self.links.ends(torch.cat([links, drawn], 1)))
+            yield Batch(inputs, {"count": count.clamp(min=1).to(drawn.device)}, of_run)
+
+    def loss(self, out: Tensor, batch: Batch) -> Tensor:
+        """Return this rank's share of the loss, (), for scores (n, 1) of links and then of other pairs."""
+        each = self.config.negatives_per_link
+        links = len(out) // (1 + each)
+        positive, negative = out[:links], out[links:].view(links, each)
+        match self.config.loss:
+            case "bce":
+                losses = functional.softplus(-positive) + functional.softplus(negative).mean(1, keepdim=True)
+            case "bpr":
+                losses = functional.softplus(negative - positive).mean(1)
+            case "margin":
+                losses = functional.relu(1 + negative - positive).mean(1)
+            case _:
+                losses = (1 + negative - positive).square().mean(1)
+        return losses.sum() / batch.targets["count"][0]
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the metric of the links of validation and test, each among its pairs that are none."""
+        model.eval()
+        out = logits_of(model, replace(self.inputs, pairs=self.evaluated))
+        counts = [self.links.pairs[name].shape[1] for name in _EVALUATED]
+        parts = dict(zip(_EVALUATED, out.split(counts)))
+        found = {}
+        for name in ("val", "test"):
+            positive, negative = parts[name], parts[f"{name}_neg"]
+            labels = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)]).long()
+            found[name] = self.score(torch.cat([positive, negative]), labels, self.comm)
+        return found
