@@ -85,7 +85,7 @@ def _predict_rank(args):
     from dgl_gt.comm.group import Comm
     from dgl_gt.partition.shards.manifest import read_node_names
     from dgl_gt.train.model import find_factory
-    from dgl_gt.train.saved_model import load_model, predict, write_predictions
+    from dgl_gt.train.saved_model import ORDERS, load_model, predict, rows_of, write_predictions
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))
@@ -94,13 +94,11 @@ def _predict_rank(args):
     if answer is None:  # all ranks but rank 0
         return None
     write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
-    what = "edge" if "source" in answer._fields else "node"
-    order = "in the original node order" if what == "node" else "in the order of edge ids, added edges last"
-    counts = {f"{what}s": len(answer[0])}
+    counts = {f"{rows_of(answer)}s": len(answer[0])}
     if "probability" in answer._fields:
         counts["classes"] = answer.probability.shape[1]
     size = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    return counts | {"out": args.out}, f"wrote {args.out}: {size}, {order}"
+    return counts | {"out": args.out}, f"wrote {args.out}: {size}, {ORDERS[rows_of(answer)]}"
 
 
 # ---- dgl-gt calibrate ----

@@ -36,6 +36,12 @@ class Route:
         return torch.empty_like(arrived).index_copy(0, self._order, arrived)
 
 
+def own_places(sg: ShardedGraph) -> Tensor:
+    """The places of the owned nodes in the order of parts, int64 (N_owned,)."""
+    begin, end = sg.manifest["ptr"][sg.comm.rank : sg.comm.rank + 2]
+    return torch.arange(begin, end, device=sg.device)
+
+
 class RowFetch:
     """Fetches rows of some nodes, wherever they are owned; every rank makes and calls it.
 
@@ -65,9 +71,8 @@ class EdgeSet:
     Each rank keeps, sorted, the edges whose destination it owns: 8 bytes for each.
     """
 
-    def __init__(self, sg: ShardedGraph, new_ids: Tensor):
-        src, dst = sg.edges()
-        held = new_ids[sg.pull(sg.node_ids)].long()
+    def __init__(self, sg: ShardedGraph):
+        held, (src, dst) = sg.pull(own_places(sg)), sg.edges()
         src, dst = held[src], held[dst]
         self._sg, self._nodes = sg, sg.manifest["nodes"]
         keys = self._keys(src, dst)
@@ -77,6 +82,13 @@ class EdgeSet:
 
     def _keys(self, src: Tensor, dst: Tensor) -> Tensor:
         return dst * self._nodes + src
+
+    def to(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """The edges whose destination is among the places from ``begin`` to ``end``, if this rank owns those: places, (n,) each."""
+        bounds = torch.tensor([begin, end], device=self.keys.device) * self._nodes
+        first, last = torch.searchsorted(self.keys, bounds).tolist()
+        keys = self.keys[first:last]
+        return keys % self._nodes, keys // self._nodes
 
     def contains(self, src: Tensor, dst: Tensor) -> Tensor:
         """Whether pairs, places int64 (n,) each, are edges; bool (n,)."""

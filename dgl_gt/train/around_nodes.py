@@ -127,15 +127,16 @@ class PairModel(AroundNodes):
         rows, edge_feat = pairs.rows(own), edges.get("edge_feat")
         edge_feat = None if pairs.edges is None or edge_feat is None else edge_feat[pairs.edges]
         if torch.is_grad_enabled():
-            return self._scores(rows, pairs.source, pairs.destination, edge_feat, pairs.both_ways)
+            return self.scores(rows, pairs.source, pairs.destination, edge_feat, pairs.both_ways)
         pieces = zip(
             pairs.source.split(_PIECE),
             pairs.destination.split(_PIECE),
             repeat(None) if edge_feat is None else edge_feat.split(_PIECE),
         )
-        return torch.cat([self._scores(rows, *piece, pairs.both_ways) for piece in pieces])
+        return torch.cat([self.scores(rows, *piece, pairs.both_ways) for piece in pieces])
 
-    def _scores(self, rows: Tensor, src: Tensor, dst: Tensor, edge_feat: Tensor | None, both_ways: bool) -> Tensor:
+    def scores(self, rows: Tensor, src: Tensor, dst: Tensor, edge_feat: Tensor | None, both_ways: bool) -> Tensor:
+        """Return the results of pairs of rows, (n, out); where wanted the means of those of both directions."""
         scores = self.scorer(rows, src, dst, edge_feat)
         if not both_ways or self.scorer.is_symmetric:
             return scores

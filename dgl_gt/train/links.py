@@ -103,7 +103,7 @@ class Negatives:
         if kind == "degree":
             degrees: Any = sg.gather(sg.in_degrees() + sg.out_degrees())
             self._cumulated = degrees[: self._nodes].double().cumsum(0)
-        self._edges = None if may_be_links else EdgeSet(sg, links.new_ids)
+        self._edges = None if may_be_links else EdgeSet(sg)
 
     def draw(self, positives: Tensor, step: int) -> Tensor:
         """As many pairs as were asked for each link, (2, n * count), those of a link next to each other; a collective.

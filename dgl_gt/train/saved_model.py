@@ -178,6 +178,20 @@ def _check_sizes(taken: Mapping[str, int], inputs: ModelInputs) -> None:
         )
 
 
+ORDERS = {
+    "node": "in the original node order",
+    "edge": "in the order of edge ids, added edges last",
+    "link": "by source, the best first",
+}
+
+
+def rows_of(answer: Any) -> str:
+    """What the rows of an answer are, a key of ``ORDERS``."""
+    if "source" not in answer._fields:
+        return "node"
+    return "link" if "score" in answer._fields else "edge"
+
+
 def write_predictions(
     path,
     answer: Any,
@@ -207,7 +221,7 @@ def write_predictions(
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         lines = csv.writer(text, lineterminator="\n")
         rows = range(len(answer[0])) if node_names is None or of_edges else node_names.tolist()
-        heads, columns = ["edge" if of_edges else "node"], list[Any]([rows])
+        heads, columns = [rows_of(answer)], list[Any]([rows])
         for name in ("source", "destination") if of_edges else ():
             ends = fields.pop(name)
             heads, columns = [*heads, name], [*columns, (ends if node_names is None else node_names[ends]).tolist()]

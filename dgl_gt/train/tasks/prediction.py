@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,6 +16,7 @@ from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 
+from ..around_nodes import PairModel
 from ..config import TrainConfig
 from ..inputs import ModelInputs, Pairs, read_inputs
 from ..links import Negatives, RankLinks, StepsOfLinks
@@ -22,8 +24,17 @@ from ..metrics import read_metric
 from ..model import logits_of
 from ..task import Batch
 from ..task_config import LinkPredictionConfig, MetricKind
+from ..top_links import top_links
 
 _EVALUATED = ("val", "val_neg", "test", "test_neg")
+
+
+class LikelyLinks(NamedTuple):
+    """The most likely new links of every node in the order of nodes, the best of each first."""
+
+    source: np.ndarray  # int64 (n,)
+    destination: np.ndarray  # int64 (n,)
+    score: np.ndarray  # float32 (n,)
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,6 @@ class LinkPrediction:
     graph_of_step: Callable[[int], ShardedGraph] | None = None
 
     rows_of_loss: Tensor | None = field(default=None, init=False)
-    learned: Mapping[str, Any] = field(default_factory=dict, init=False)
 
     @classmethod
     def read(cls, sg: ShardedGraph, config: TrainConfig, graphs: TrainingGraphs | None = None) -> LinkPrediction:
@@ -87,6 +97,11 @@ class LinkPrediction:
             *read_metric(settings.metrics[0] if settings.metric == "auto" else settings.metric),
             None if graphs is None or graphs.is_exact else graphs.of_step,
         )
+
+    @property
+    def learned(self) -> Mapping[str, Any]:
+        """What predictions need besides the model, as values that JSON can hold."""
+        return {"is_undirected": self.links.is_undirected}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -135,3 +150,22 @@ class LinkPrediction:
             labels = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)]).long()
             found[name] = self.score(torch.cat([positive, negative]), labels, self.comm)
         return found
+
+    @classmethod
+    def answer(cls, model: nn.Module, inputs: ModelInputs) -> LikelyLinks | None:
+        """Predict the most likely new links of every node, its best one first; the edges of the graph are left out."""
+        assert isinstance(model, PairModel)
+        graph, of_model = inputs.graph, cast(Any, model)
+        own = model.nodes(graph, inputs.feat, **inputs.edges)
+        both_ways = bool(of_model.dgl_gt_learned["is_undirected"])
+
+        def score(rows: Tensor, source: Tensor, destination: Tensor) -> Tensor:
+            return of_model.scores(rows, source, destination, None, both_ways)[:, 0]
+
+        found = top_links(graph, own, score, of_model.dgl_gt_task.top)
+        gathered = [graph.comm.gather_rows(each, to=0) for each in found]
+        if gathered[0] is None:
+            return None
+        links = LikelyLinks(*(torch.cat(each).cpu().numpy() for each in gathered))
+        order = links.source.argsort(kind="stable")
+        return LikelyLinks(*(each[order] for each in links))
