@@ -7,11 +7,13 @@ decides what is drawn for the link, so nothing depends on who draws it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dgl_gt.exchange.policy.training_graphs import with_edges
 from dgl_gt.exchange.route import EdgeSet, RowFetch
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.dropout import dropout_seed
@@ -85,6 +87,20 @@ class StepsOfLinks:
         """The number of the step of an epoch that takes the links with these keys, int64 (n,)."""
         seed = dropout_seed(self._seed, epoch, _OF_STEPS)
         return (mix64(mix64(keys) + seed) & _MASK) % self.count
+
+    @cached_property
+    def _of_edges(self) -> tuple[Tensor, Tensor]:
+        """Of each edge of this rank the key, and whether it is between the ends of a training link; a collective."""
+        links, held = self._links, self._links.sg.pull(self._links.sg.node_ids)
+        source, destination = links.sg.edges()
+        keys = links.keys(held[source], held[destination])
+        every = links.sg.read_links()["train"].long().to(keys.device)
+        return keys, torch.isin(keys, links.keys(*every))
+
+    def graph(self, epoch: int, number: int) -> ShardedGraph:
+        """The graph without the edges between the ends of the links of a step; a collective."""
+        keys, is_link = self._of_edges
+        return with_edges(self._links.sg, ~(is_link & (self.numbers(keys, epoch) == number)))
 
     def links(self, epoch: int, number: int) -> Tensor:
         """The training links on this rank that a step takes, (2, n)."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.exchange.load import make_view
+from dgl_gt.exchange.load import complete, make_view
 from dgl_gt.exchange.mirror import Mirror
 from dgl_gt.exchange.shard import Shard
 from dgl_gt.exchange.shard_view import ShardView
@@ -23,6 +23,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.ops.reference import random_lanes
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import MIRROR
 
 from .policy import EDGE_SAMPLES, Policy
@@ -121,8 +122,7 @@ def sampled_part(view: ShardView, share: float, seed: int) -> ShardedGraph:
         recv_ptr=_kept_ptr(shard.recv_ptr, is_held[shard.num_owned :]),
     )
     if shard.has_mirrors:  # a mirror may have in-edges in the part, and none in the sample
-        plan, has_edges = sample.send_plan(), sample.indptr[shard.num_owned :].diff() > 0
-        sample = replace(sample, returning=comm.start(has_edges, plan.recv_counts, plan.send_counts).wait())
+        sample = replace(sample, returning=_returning(sample, comm))
 
     def make(on: Shard) -> ShardView:
         made = make_view(view.rules, on, comm, view.overlap)
@@ -160,6 +160,29 @@ def some_edges(shard: Shard, is_kept: torch.Tensor) -> dict:
         "edge_ids": shard.edge_ids[: len(is_kept)][is_kept],
         "edge_data": {name: value[is_kept] for name, value in shard.edge_data.items()},
     }
+
+
+@torch.inference_mode(False)
+def with_edges(sg: ShardedGraph, is_kept: torch.Tensor) -> ShardedGraph:
+    """Return a rank's part with some of its edges, bool (E,), and the degrees that they give; a collective.
+
+    Raises ``InputError`` for a halo of several hops, and where ranks read the structure of other parts.
+    """
+    if sg.depth > 1 or sg.strategy.shares_heads:
+        raise InputError(
+            f"some edges are left out in a step, which the strategy {sg.strategy.name} with depth {sg.depth} cannot do; choose another "
+            "strategy, and depth 1"
+        )
+    shard, comm = replace(sg._shard, **some_edges(sg._shard, is_kept)), sg.comm
+    if shard.has_mirrors:
+        shard = replace(shard, returning=_returning(shard, comm))
+    return ShardedGraph(complete(shard, comm, sg.strategy.in_rank_order), comm, sg.strategy, sg._make_view)
+
+
+def _returning(shard: Shard, comm: Comm) -> torch.Tensor:
+    """Whether the mirrors of each row that is sent have in-edges there, bool; a collective."""
+    plan, has_edges = shard.send_plan(), shard.indptr[shard.num_owned :].diff() > 0
+    return comm.start(has_edges, plan.recv_counts, plan.send_counts).wait()
 
 
 def _kept_ptr(ptr: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:

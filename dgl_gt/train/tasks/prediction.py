@@ -84,6 +84,10 @@ class LinkPrediction:
             raise InputError(
                 f"task is {settings.kind}, and the policy {config.exchange.policy} exchanges no rows; choose a policy that does"
             )
+        if settings.exclude == "target" and graphs is not None and not graphs.is_exact:
+            raise InputError(
+                f"exclude is target, and the policy {config.exchange.policy} is not exact; leave one of them out"
+            )
         drawn = settings.negatives, settings.negatives_per_link, settings.negatives_may_be_links
         return cls(
             read_inputs(sg, settings.inputs),
@@ -114,12 +118,16 @@ class LinkPrediction:
             links, of_run = self.steps.links(step, number), step * self.steps.count + number
             drawn = self.negatives.draw(links, of_run)
             count = self.comm.all_reduce(torch.tensor([links.shape[1]]))
-            inputs = self.inputs
-            if self.graph_of_step is not None:
-                graph = self.graph_of_step(step)
-                inputs = inputs if graph is inputs.graph else inputs.on(graph)
+            inputs, graph = self.inputs, self._graph(step, number)
+            inputs = inputs if graph is inputs.graph else inputs.on(graph)
             inputs = replace(inputs.in_step(self.seed, step), pairs=self.links.ends(torch.cat([links, drawn], 1)))
             yield Batch(inputs, {"count": count.clamp(min=1).to(drawn.device)}, of_run)
+
+    def _graph(self, step: int, number: int) -> ShardedGraph:
+        """The graph of a batch of an epoch."""
+        if self.config.exclude == "target":
+            return self.steps.graph(step, number)
+        return self.inputs.graph if self.graph_of_step is None else self.graph_of_step(step)
 
     def loss(self, out: Tensor, batch: Batch) -> Tensor:
         """Return this rank's share of the loss, (), for scores (n, 1) of links and then of other pairs."""
