@@ -20,9 +20,9 @@ from dgl_gt.partition.report.write import write_report as write_report
 from dgl_gt.partition.shards.counts import read_figures as read_figures
 from dgl_gt.partition.shards.dgl_export import export_dgl as export_dgl
 from dgl_gt.partition.shards.dgl_import import import_dgl as import_dgl
+from dgl_gt.partition.shards.files import read_node_names as read_node_names
+from dgl_gt.partition.shards.files import verify as verify
 from dgl_gt.partition.shards.manifest import read_manifest as read_manifest
-from dgl_gt.partition.shards.manifest import read_node_names as read_node_names
-from dgl_gt.partition.shards.manifest import verify as verify
 from dgl_gt.partition.sources.load import load_graph as load_graph
 from dgl_gt.partition.transforms.encode import encode as encode
 from dgl_gt.partition.transforms.exphormer import add_expander_edges as add_expander_edges

@@ -10,7 +10,8 @@ from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.figures.costs import Costs, default_costs
 from dgl_gt.partition.figures.figures import MEANINGS
 from dgl_gt.partition.shards.counts import describe_transforms, read_figures
-from dgl_gt.partition.shards.manifest import read_manifest, verify
+from dgl_gt.partition.shards.files import verify
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.sources.load import open_source
 from dgl_gt.partition.system.memory import peak_memory_bytes, peak_with_children_bytes
 from dgl_gt.partition.system.output_checks import free_disk_bytes

@@ -55,6 +55,11 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
         parse_encodings(self.encode)  # raises unless it names encodings
         if self.link_split is not None:
             check_split(self.link_split)
+            if self.memory is not None:
+                raise InputError(
+                    f"link_split (--link-split) is {self.link_split}, whose memory is not bounded, and memory (--memory) is given; leave "
+                    "one of them out"
+                )
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:

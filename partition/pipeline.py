@@ -28,7 +28,6 @@ from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 from dgl_gt.partition.transforms.link_split import split_links
 
 from .config import PartitionConfig
-from .errors import InputError
 from .memory_bound import (
     METHOD_NAMES,
     check_disk_space,
@@ -169,11 +168,6 @@ def partition(
                 why = f"{metis_need(sizes)}, which exceeds {format_bytes(memory)}: vertex cut by "
             progress(why + METHOD_NAMES[method])
         if method == "streaming":
-            if config.link_split is not None:
-                raise InputError(
-                    f"link_split (--link-split) needs the graph in memory, and {format_bytes(memory)} allow only a cut of edges on disk; "
-                    "raise memory (--memory)"
-                )
             graph = open_stream(graph)
             isolated = graph.count_isolated()
             check_disk_space(graph, out, method)

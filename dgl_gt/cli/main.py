@@ -83,7 +83,7 @@ def _predict(args):
 def _predict_rank(args):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
     from dgl_gt.comm.group import Comm
-    from dgl_gt.partition.shards.manifest import read_node_names
+    from dgl_gt.partition.shards.files import read_node_names
     from dgl_gt.train.model import find_factory
     from dgl_gt.train.saved_model import ORDERS, load_model, predict, rows_of, write_predictions
 

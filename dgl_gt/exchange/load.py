@@ -10,7 +10,8 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError, check_flags
 from dgl_gt.partition.figures.strategies import StrategyRules, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.partition.shards.manifest import read_manifest, verify
+from dgl_gt.partition.shards.files import verify
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.allocator import keep_for_reuse
 from dgl_gt.partition.system.units import format_count
 

@@ -8,12 +8,13 @@ from typing import Protocol
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.partition.shards.manifest import ShardReader, read_manifest, verify
+from dgl_gt.partition.shards.files import ShardReader, verify
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.structure import CSC
 
 
 class Reader(Protocol):
-    """What a shard is read from: :class:`dgl_gt.partition.shards.manifest.ShardReader`, or what stands in for it."""
+    """What a shard is read from: :class:`dgl_gt.partition.shards.files.ShardReader`, or what stands in for it."""
 
     manifest: dict
     parts: int

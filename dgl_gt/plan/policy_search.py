@@ -30,10 +30,10 @@ from dgl_gt.partition.figures.strategies import WITH_POLICY
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.loop import take_step
+from dgl_gt.train.metric_kinds import MetricKind
 from dgl_gt.train.optimizer import Schedule, make_optimizer
 from dgl_gt.train.run import prepare
 from dgl_gt.train.task import read_task
-from dgl_gt.train.task_config import MetricKind
 
 from .planned_step import tracer_of
 from .policy_costs import PolicyCosts

@@ -25,7 +25,7 @@ from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
 from dgl_gt.run_files.run_record import EpochNumbers, Metric, RunRecord, StepTimeline, compared, read_json
 from dgl_gt.train.config import TrainConfig, by_path
-from dgl_gt.train.task_config import shown_metric
+from dgl_gt.train.metric_kinds import shown_metric
 
 from . import pictures
 

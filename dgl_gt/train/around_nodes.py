@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import repeat
 from typing import Any
 
@@ -49,6 +50,11 @@ class EmbeddedModel(AroundNodes):
     def __init__(self, nodes: nn.Module, nodes_of: ShardedGraph | int, width: int):
         super().__init__(nodes)
         self.table = NodeEmbedding(nodes_of, width)
+        count = nodes_of if isinstance(nodes_of, int) else nodes_of.manifest["nodes"]
+        with torch.no_grad():
+            self.table.weight.mul_(
+                math.sqrt(2 / (count + width))
+            )  # rows as Xavier's: large ones tell nodes apart by noise
 
     def forward(self, graph: ShardedGraph, feat: Tensor, **more: Any) -> Tensor:
         """Return the results of the owned nodes."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
-from .task_config import METRICS, MetricKind, is_hits, shown_metric
+from .metric_kinds import METRICS, MetricKind, is_hits, shown_metric
 from .user_function import cause_of, find_function
 
 _Metric = Callable[[Tensor, Tensor, Comm], float]

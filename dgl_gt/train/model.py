@@ -110,7 +110,7 @@ def build_model(
     if task.node_embedding:
         model = EmbeddedModel(model, nodes_of, task.node_embedding)
     if task.pair_scorer:
-        edge_feats = edge_widths.get("edge_feats", 0) if task.edge_data else 0  # pairs that are no edges have none
+        edge_feats = 0 if task.reads_links else edge_widths.get("edge_feats", 0)  # pairs that are no edges have none
         model = PairModel(model, PairScorer(task.pair_scorer, width, out_dim, edge_feats))
     model.dgl_gt_task = task  # for predictions
     if config.activation_checkpoint not in checkpoint_modes(model):

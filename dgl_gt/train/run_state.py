@@ -21,6 +21,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import NodeEmbedding
 from dgl_gt.ops.reference import splitmix64
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import LINK_SETS
 from dgl_gt.partition.system.memory import peak_memory_bytes
 from dgl_gt.run_files.run_record import PolicyOfRun
 
@@ -266,6 +267,9 @@ def identity_of(config: TrainConfig, factory_name: str | None, sg: ShardedGraph,
         (*(["feat"] if "feat" in sg.ndata else []), *config.task.node_data, *inputs.encodings),
         (*config.task.edge_data, *inputs.edge_features),
     )
+    if config.task.reads_links:
+        links = sg.read_links()
+        data["links"] = f"{zlib.crc32(b''.join(links[name].numpy().tobytes() for name in LINK_SETS)):08x}"
     settings = {name: value for name, value in config.flat().items() if name not in _free_settings(config)}
     if is_policy_file(config.exchange.policy):  # what the file says, not only its name
         settings["policy"] = str(config.exchange.rules.described())

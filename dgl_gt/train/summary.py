@@ -22,8 +22,8 @@ from dgl_gt.partition.system.allocator import running_allocator
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 
+from .metric_kinds import shown_metric
 from .run_state import TrainHistory, TrainResult
-from .task_config import shown_metric
 
 _PLAIN_LINES = 10
 _UNEVEN, _LEAST_UNEVEN_S = 1.1, 0.1  # times the mean of the ranks; shorter steps vary by themselves
@@ -71,7 +71,7 @@ class Progress:
         done = epoch + 1
         left_s = (time.monotonic() - self._started_s) / (done - self._first) * (self._epochs - done)
         left = f"{tqdm.format_interval(left_s)} left"
-        text = f"loss {loss:.4f}  validation {validation:.4f}{self._best}  {seconds:.2f} s per step"
+        text = f"loss {loss:.4f}  validation {validation:.4f}{self._best}  {seconds:.2f} s per epoch"
         self._bar.set_description_str(f"{left}  {text}", refresh=False)  # a narrow terminal shows the beginning
         self._bar.update(done - self._bar.n)
         if not self._on_terminal and done % max(1, self._epochs // _PLAIN_LINES) == 0:

@@ -14,7 +14,8 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 
 from .config import TrainConfig
 from .inputs import ModelInputs
-from .task_config import MetricKind, TaskConfig
+from .metric_kinds import MetricKind
+from .task_config import TaskConfig
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -13,6 +12,8 @@ from dgl_gt.partition.errors import InputError, check_one_of
 from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, setting, with_default
 
+from .metric_kinds import METRICS, is_hits
+
 ASSUMED_CLASSES = 40
 MEANINGS = ("number", "kind")  # of edge data
 NEGATIVES = ("uniform", "degree", "swap")
@@ -20,53 +21,6 @@ LINK_LOSSES = ("bce", "bpr", "margin", "square")
 DECODERS = ("mlp", "hadamard", "bilinear", "dot")
 _ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
 _NAMES = r"\A([^,]+(,[^,]+)*)?\Z"  # edge data may have any name, but one with a comma cannot be given here
-
-
-@dataclass(frozen=True)
-class MetricKind:
-    """A metric by which models are compared, and how it is shown."""
-
-    name: str
-    title: str
-    is_share: bool = True  # shown in percent
-    lower_is_better: bool = False
-
-    def text(self, value: float) -> str:
-        """The value for people."""
-        return f"{value:.2%}" if self.is_share else f"{value:.4g}"
-
-    def is_better(self, value: float, than: float) -> bool:
-        """Whether a value is better than another one."""
-        return value < than if self.lower_is_better else value > than
-
-
-METRICS = {
-    each.name: each
-    for each in (
-        MetricKind("accuracy", "accuracy"),
-        MetricKind("roc_auc", "ROC-AUC"),
-        MetricKind("f1_micro", "micro F1"),
-        MetricKind("f1_macro", "macro F1"),
-        MetricKind("f1_micro_topk", "micro F1 of the top labels"),
-        MetricKind("average_precision", "average precision"),
-        MetricKind("mae", "MAE", is_share=False, lower_is_better=True),
-        MetricKind("rmse", "RMSE", is_share=False, lower_is_better=True),
-        MetricKind("r2", "R2", is_share=False),
-        MetricKind("mrr", "MRR"),
-    )
-}
-
-
-def shown_metric(name: str) -> MetricKind:
-    """How a metric is shown; one of a user's function by the name of the function."""
-    if is_hits(name):
-        return MetricKind(name, name.replace("hits", "Hits"))
-    return METRICS.get(name) or MetricKind(name, name.rpartition(":")[2], is_share=False)
-
-
-def is_hits(metric: str) -> bool:
-    """Whether a metric is Hits@K, such as ``hits@20``."""
-    return bool(re.fullmatch(r"hits@[1-9]\d{0,8}", metric))
 
 
 @dataclass(frozen=True)
@@ -137,6 +91,11 @@ class TaskConfig(Settings):
         """What a model reads of the data."""
         edges = _edge_columns(self.edge_features)
         return Inputs(_split(self.encodings), self.normalize_features, edges, self.node_embedding)
+
+    @property
+    def reads_links(self) -> bool:
+        """Whether the task reads the links that were split off."""
+        return False
 
     @property
     def assumed_out_dim(self) -> int:
@@ -373,7 +332,7 @@ class LinkPredictionConfig(TaskConfig):
 
     kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "link_prediction")
     metric: Annotated[str, Meta(description="the name of a metric")] = with_default(LabelTaskConfig, "metric", "auto")
-    decoder: Annotated[str, one_of(DECODERS)] = with_default(OnEdgesConfig, "decoder", "hadamard")
+    decoder: Annotated[str, one_of(DECODERS)] = with_default(OnEdgesConfig, "decoder", "dot")
     loss: Annotated[str, one_of(LINK_LOSSES)] = setting(
         "bce",
         "loss: of numbers mse, l1, or huber, which is quadratic below one standard deviation; of links bce; or of each link with "
@@ -401,6 +360,10 @@ class LinkPredictionConfig(TaskConfig):
                 f"metric is {self.metric!r}; for the task {self.kind} it must be auto, {', '.join(self.metrics)}, hits@20 "
                 "or with another number, or package.module:function"
             )
+
+    @property
+    def reads_links(self) -> bool:
+        return True
 
     @property
     def pair_scorer(self) -> str:

@@ -12,7 +12,8 @@ import numpy as np
 
 from dgl_gt.partition.figures.figures import MEANINGS, edge_cut_quality, vertex_cut_quality
 from dgl_gt.partition.shards.counts import describe_transforms
-from dgl_gt.partition.shards.manifest import MANIFEST, ShardReader, read_manifest, verify
+from dgl_gt.partition.shards.files import ShardReader, verify
+from dgl_gt.partition.shards.manifest import MANIFEST, read_manifest
 from dgl_gt.partition.system.units import format_bytes
 
 from . import pages

@@ -345,16 +345,8 @@ class _Transforms(Struct, forbid_unknown_fields=True):
     virtual_nodes: _VirtualNodes | UnsetType = UNSET
 
 
-class _LinkSets(Struct, forbid_unknown_fields=True):
-    train: Count
-    val: Count
-    test: Count
-    val_neg: Count
-    test_neg: Count
-
-
 class _Links(Struct):
-    pairs: _LinkSets
+    pairs: dict[Literal["train", "val", "test", "val_neg", "test_neg"], Count]
     is_undirected: bool
 
 

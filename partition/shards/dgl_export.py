@@ -17,7 +17,8 @@ from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.output_checks import Kind
 
 from .dgl_import import EDGE_TYPE, NODE_TYPE
-from .manifest import ShardReader, read_manifest, verify
+from .files import ShardReader, verify
+from .manifest import read_manifest
 
 _FILES = {
     "node_feats": "node_feat.dgl",

@@ -15,6 +15,7 @@ from dgl_gt.train.run_state import data_digest
 CONFIG = read_config(epochs=12, layers=2, hidden=16, heads=4, dropout=0.3, attention_dropout=0.1, patience=0, lr=0.01)
 CASES = {
     "adam, plateau": {"optimizer": "adam", "weight_decay": 0.01, "schedule": "plateau", "patience": 12},
+    "trained rows": {"node_embedding": 6},
     "two phases, batch norm": {
         "architecture": "gnn",
         "score": "additive",

@@ -16,8 +16,9 @@ from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.settings import types_of
 from dgl_gt.train.config import KINDS as SECTION_KINDS
 from dgl_gt.train.config import SECTIONS, SETTINGS, TrainConfig, read_config
+from dgl_gt.train.metric_kinds import METRICS
 from dgl_gt.train.task import task_class
-from dgl_gt.train.task_config import METRICS, TASKS, NodeClassificationConfig, TaskConfig
+from dgl_gt.train.task_config import TASKS, NodeClassificationConfig, TaskConfig
 
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors, aliases and tags"),

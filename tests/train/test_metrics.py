@@ -8,8 +8,8 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
+from dgl_gt.train.metric_kinds import METRICS
 from dgl_gt.train.metrics import read_metric
-from dgl_gt.train.task_config import METRICS
 
 ROWS = 60
 

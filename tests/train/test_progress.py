@@ -25,7 +25,7 @@ def test_plain_lines_name_epoch_loss_validation_best_and_time_left(capsys):
         train(progress, 20)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 10
-    assert lines[2].startswith("epoch 6/20  loss 0.1667  validation 0.7000  best 0.9000 (epoch 4)  0.25 s per step  ")
+    assert lines[2].startswith("epoch 6/20  loss 0.1667  validation 0.7000  best 0.9000 (epoch 4)  0.25 s per epoch  ")
     assert all(line.endswith(" left") for line in lines)
 
 
@@ -75,4 +75,4 @@ def test_a_terminal_shows_a_bar_with_the_time_left(columns, monkeypatch):
     assert shown[last].startswith("epoch 20/20 |████████| 00:00 left  loss 0.0500  validation -0.7000  best 0.9")
     assert all(len(text.rstrip("\n")) <= (columns or 100) for text in shown)
     if columns == 200:
-        assert "best 0.9000 (epoch 4)  0.25 s per step" in shown[last]
+        assert "best 0.9000 (epoch 4)  0.25 s per epoch" in shown[last]

@@ -19,10 +19,11 @@ from dgl_gt.partition.system.units import format_count
 
 from ..config import TrainConfig
 from ..inputs import ModelInputs, edge_pairs, read_inputs, required
+from ..metric_kinds import MetricKind
 from ..metrics import read_metric
 from ..model import logits_of
 from ..task import Batch
-from ..task_config import LabelTaskConfig, MetricKind
+from ..task_config import LabelTaskConfig
 
 _Task = TypeVar("_Task", bound="LabelTask")
 SPLITS = tuple(mask.removesuffix("_mask") for mask in SPLIT_MASKS)

@@ -20,10 +20,11 @@ from ..around_nodes import PairModel
 from ..config import TrainConfig
 from ..inputs import ModelInputs, Pairs, read_inputs
 from ..links import Negatives, RankLinks, StepsOfLinks
+from ..metric_kinds import MetricKind
 from ..metrics import read_metric
 from ..model import logits_of
 from ..task import Batch
-from ..task_config import LinkPredictionConfig, MetricKind
+from ..task_config import LinkPredictionConfig
 from ..top_links import top_links
 
 _EVALUATED = ("val", "val_neg", "test", "test_neg")

@@ -19,7 +19,7 @@ from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import default_costs
 from dgl_gt.partition.report.write import count_shards, page
-from dgl_gt.partition.shards import manifest as manifest_module
+from dgl_gt.partition.shards import files as files_module
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import Layout, choose_cut
 from dgl_gt.partition.shards.manifest import _render, file_entry
@@ -321,7 +321,7 @@ def test_types_that_the_manifest_does_not_say(shards, tmp_path, file, old, new, 
 
 
 def test_indices_are_checked_in_slices(shards, tmp_path, monkeypatch):
-    monkeypatch.setattr(manifest_module, "_SLICE", 3)
+    monkeypatch.setattr(files_module, "_SLICE", 3)
     use(shards / "edge")
     use(shards / "vertex")
 
@@ -340,6 +340,6 @@ def test_a_part_that_cannot_be_read(shards, monkeypatch):
     def refuse(path, *_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(manifest_module, "_sha256", refuse)
+    monkeypatch.setattr(files_module, "file_checksum", refuse)
     with pytest.raises(InputError, match="part0/structure.safetensors: no permission to read it"):
         verify(shards / "edge", read_manifest(shards / "edge"))

@@ -6,7 +6,7 @@ from safetensors.numpy import load_file, save_file
 
 from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.shards.manifest import ShardReader
+from dgl_gt.partition.shards.files import ShardReader
 
 
 def owners(graph, parts):
