@@ -45,7 +45,7 @@ def test_partition_and_inspect_agree(capsys):
         "notes",
         "isolated_nodes",
     }
-    assert set(made) == keys | {"encodings", "transforms", "compute_balance"}
+    assert set(made) == keys | {"encodings", "transforms", "links", "compute_balance"}
     assert made["choice"] is None
     assert set(made["quality"]) == {
         "cut_ratio",

@@ -100,6 +100,8 @@ def test_every_setting_has_its_limits(name):
         others = {"architecture": "gnn", "gate": "free"}
     elif name in ("initial_weight", "map_weight"):
         others = {"architecture": "gnn", "residual": "initial"}
+    elif name in ("negatives_per_link", "pairs_per_step", "top"):
+        others = {"task": "link_prediction"}
     elif name == "edge_hidden":
         others = {"edge_features": "weight"}
     elif name.startswith("global_"):
@@ -276,7 +278,7 @@ def test_a_task_is_found_by_its_name(kind):
     found = task_class(kind())
     assert (
         f"{found.__name__}Config" == kind.__name__
-        and (kind().node_data or kind().edge_data)
+        and (kind().node_data or kind().edge_data or kind().reads_links)
         and set(kind.metrics) <= METRICS.keys()
     )
     for name in ("read", "assume", "sizes", "metric", "rows_of_loss", "batches", "loss", "evaluate", "answer"):
