@@ -66,14 +66,16 @@ def _add_predict(commands) -> None:
     add_model_factory(command)
     text = "model directory written by `dgl-gt train --out`, or the model.safetensors in it"
     command.add_argument("--model", required=True, metavar="DIR", help=text)
-    text = "file to write: .npz or .csv, with the prediction for each node or edge, and probabilities of classes"
+    text = "file to write: .npz, .csv or .parquet, with the prediction for each node or edge and probabilities of classes, or links"
     command.add_argument("--out", required=True, metavar="FILE", help=text)
+    text = "write the row of each node from which the model predicts, in place of the predictions"
+    command.add_argument("--embeddings", action="store_true", help=text)
     command.set_defaults(command=_predict)
 
 
 def _predict(args):
-    if Path(args.out).suffix not in (".npz", ".csv"):
-        raise InputError(f"--out is {args.out}; it must end in .npz or .csv")
+    if Path(args.out).suffix not in (".npz", ".csv", ".parquet"):
+        raise InputError(f"--out is {args.out}; it must end in .npz, .csv or .parquet")
     check_file(args.out, force=args.force)
     choice = args.strategy, args.depth
     options = {"choice": choice, "allocator": args.allocator}
@@ -85,12 +87,13 @@ def _predict_rank(args):
     from dgl_gt.comm.group import Comm
     from dgl_gt.partition.shards.files import read_node_names
     from dgl_gt.train.model import find_factory
-    from dgl_gt.train.saved_model import ORDERS, load_model, predict, rows_of, write_predictions
+    from dgl_gt.train.predictions import ORDERS, embed, predict, rows_of, write_predictions
+    from dgl_gt.train.saved_model import load_model
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))
         node_names = read_node_names(args.directory) if comm.rank == 0 else None
-    answer = predict(model, load_shards(args, args.strategy, args.depth))
+    answer = (embed if args.embeddings else predict)(model, load_shards(args, args.strategy, args.depth))
     if answer is None:  # all ranks but rank 0
         return None
     write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)

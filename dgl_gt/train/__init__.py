@@ -10,6 +10,7 @@ _HOMES = {
     "EdgeMultilabelConfig": "dgl_gt.train.task_config",
     "NodeRegressionConfig": "dgl_gt.train.task_config",
     "EdgeRegressionConfig": "dgl_gt.train.task_config",
+    "LinkPredictionConfig": "dgl_gt.train.task_config",
     "OptimizerConfig": "dgl_gt.train.config",
     "ExchangeConfig": "dgl_gt.train.config",
     "CheckpointConfig": "dgl_gt.train.config",
@@ -25,12 +26,14 @@ _HOMES = {
     "EdgeClassification": "dgl_gt.train.tasks.classification",
     "EdgeMultilabel": "dgl_gt.train.tasks.multilabel",
     "EdgeRegression": "dgl_gt.train.tasks.regression",
+    "LinkPrediction": "dgl_gt.train.tasks.prediction",
     "train_and_save": "dgl_gt.train.run",
     "TrainResult": "dgl_gt.train.run_state",
     "RunRecord": "dgl_gt.run_files.run_record",
     "load_model": "dgl_gt.train.saved_model",
     "save_model": "dgl_gt.train.saved_model",
-    "predict": "dgl_gt.train.saved_model",
+    "predict": "dgl_gt.train.predictions",
+    "embed": "dgl_gt.train.predictions",
     "ModelFactory": "dgl_gt.train.model",
 }
 __all__ = sorted(_HOMES)

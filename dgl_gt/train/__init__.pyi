@@ -11,15 +11,17 @@ from dgl_gt.train.config import TrainConfig as TrainConfig
 from dgl_gt.train.config import read_config as read_config
 from dgl_gt.train.loop import fit as fit
 from dgl_gt.train.model import ModelFactory as ModelFactory
+from dgl_gt.train.predictions import embed as embed
+from dgl_gt.train.predictions import predict as predict
 from dgl_gt.train.run import train as train
 from dgl_gt.train.run import train_and_save as train_and_save
 from dgl_gt.train.run_state import TrainResult as TrainResult
 from dgl_gt.train.saved_model import load_model as load_model
-from dgl_gt.train.saved_model import predict as predict
 from dgl_gt.train.saved_model import save_model as save_model
 from dgl_gt.train.task_config import EdgeClassificationConfig as EdgeClassificationConfig
 from dgl_gt.train.task_config import EdgeMultilabelConfig as EdgeMultilabelConfig
 from dgl_gt.train.task_config import EdgeRegressionConfig as EdgeRegressionConfig
+from dgl_gt.train.task_config import LinkPredictionConfig as LinkPredictionConfig
 from dgl_gt.train.task_config import NodeClassificationConfig as NodeClassificationConfig
 from dgl_gt.train.task_config import NodeMultilabelConfig as NodeMultilabelConfig
 from dgl_gt.train.task_config import NodeRegressionConfig as NodeRegressionConfig
@@ -27,5 +29,6 @@ from dgl_gt.train.tasks.classification import EdgeClassification as EdgeClassifi
 from dgl_gt.train.tasks.classification import NodeClassification as NodeClassification
 from dgl_gt.train.tasks.multilabel import EdgeMultilabel as EdgeMultilabel
 from dgl_gt.train.tasks.multilabel import NodeMultilabel as NodeMultilabel
+from dgl_gt.train.tasks.prediction import LinkPrediction as LinkPrediction
 from dgl_gt.train.tasks.regression import EdgeRegression as EdgeRegression
 from dgl_gt.train.tasks.regression import NodeRegression as NodeRegression

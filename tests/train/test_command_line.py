@@ -18,7 +18,7 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, load_graph, partition
 from dgl_gt.run_files.run_record import RunRecord
 from dgl_gt.train import load_model, predict, read_config
-from dgl_gt.train.saved_model import write_predictions
+from dgl_gt.train.predictions import write_predictions
 from dgl_gt.train.summary import final_table
 from dgl_gt.train.tasks.classification import NodeClasses
 
@@ -270,7 +270,7 @@ def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
     for path in (tmp_path, tmp_path / ("long" * 80)):
         refused(here("predict", shards, "--model", path, "--out", tmp_path / "p.npz"), "holds no model")
     assert load_model(model / "model.safetensors").in_dim == 64  # as completion of a shell gives it
-    refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.txt"), "must end in .npz or .csv")
+    refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.txt"), "must end in .npz, .csv or .parquet")
     (tmp_path / "p.npz").write_text("mine")
     refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.npz"), "exists")
     partition(load_graph("sample:communities?nodes=300&features=7"), 1, tmp_path / "narrow")

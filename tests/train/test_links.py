@@ -12,8 +12,9 @@ from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.train import metrics, top_links
 from dgl_gt.train.config import read_config
 from dgl_gt.train.links import Negatives, RankLinks, StepsOfLinks
+from dgl_gt.train.predictions import predict
 from dgl_gt.train.run import train, train_and_save
-from dgl_gt.train.saved_model import load_model, predict
+from dgl_gt.train.saved_model import load_model
 
 NODES = 40
 LINKS = "0.6,0.2,0.2"

@@ -7,7 +7,7 @@ import pytest
 
 from dgl_gt.cli.main import main
 from dgl_gt.train import load_model
-from dgl_gt.train.saved_model import write_predictions
+from dgl_gt.train.predictions import write_predictions
 from dgl_gt.train.tasks.classification import NodeClasses
 
 QUICK = [

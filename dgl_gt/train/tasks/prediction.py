@@ -40,7 +40,7 @@ class LikelyLinks(NamedTuple):
 
 @dataclass(frozen=True)
 class LinkPrediction:
-    """A :class:`dgl_gt.train.task.Task`: the mean loss of the links of a step and of pairs that are none.
+    """A task: the mean loss of the links of a step and of pairs that are none.
 
     The loss is a sum over ranks: each returns its links' share of the mean over the links of all ranks.
     """

@@ -1,0 +1,198 @@
+"""Predictions of a model, and its rows of nodes: made on all ranks, written by the first one."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn.global_attention import PolynormerAttention
+from dgl_gt.nn.models.node_model import NodeModel
+from dgl_gt.nn.traits import traits_of
+from dgl_gt.partition.errors import InputError, import_optional
+from dgl_gt.partition.shards.counts import user_node_count
+from dgl_gt.partition.system.atomic_write import new_file
+
+from .around_nodes import AroundNodes, PairModel
+from .inputs import ModelInputs, read_inputs
+from .model import logits_of, share_weights
+from .task import task_class
+from .task_config import NodeClassificationConfig, TaskConfig
+
+FORMATS = (".npz", ".csv", ".parquet")
+
+
+def predict(model: nn.Module, sg: ShardedGraph) -> Any | None:
+    """The answer of a model to its task, in the original node order, without virtual nodes.
+
+    Every rank calls it with the same kind of model; the weights of rank 0 are used. Rank 0 gets the result, and the
+    others get None. A model that was not made for a task predicts classes of nodes.
+
+    Returns
+    -------
+    prediction : ndarray, int64, (N,)
+        The result is a named tuple; these are the fields for classes of nodes.
+    probability : ndarray, float32, (N, classes)
+
+    Raises
+    ------
+    InputError
+        The shards do not have as many features as the model takes.
+    """
+    with sg.comm.together(), torch.no_grad():
+        return task_class(_task_of(model)).answer(model, _ready(model, sg))
+
+
+def _task_of(model: nn.Module) -> TaskConfig:
+    return getattr(model, "dgl_gt_task", NodeClassificationConfig())
+
+
+def _ready(model: nn.Module, sg: ShardedGraph) -> ModelInputs:
+    """Put a model on the device of a graph, with the weights of rank 0; the inputs on the graph."""
+    inputs = read_inputs(sg, _task_of(model).inputs)
+    _check_sizes(traits_of(model).input_sizes or inputs.sizes, inputs)
+    share_weights(model.to(sg.device).eval(), sg.comm)  # each rank may have read another file
+    return inputs
+
+
+def _check_sizes(taken: Mapping[str, int], inputs: ModelInputs) -> None:
+    """Raise :class:`InputError` if a model takes rows of other widths."""
+    if taken != inputs.sizes:
+        mine, found = (", ".join(f"{name} {width}" for name, width in each.items()) for each in (taken, inputs.sizes))
+        raise InputError(
+            f"the model takes rows of widths {mine}, and {inputs.graph.manifest['source']} gives {found}; use shards with the "
+            "features and edge data that the model was trained on"
+        )
+
+
+ORDERS = {
+    "node": "in the original node order",
+    "edge": "in the order of edge ids, added edges last",
+    "link": "by source, the best first",
+}
+
+
+def rows_of(answer: Any) -> str:
+    """What the rows of an answer are, a key of ``ORDERS``."""
+    if "source" not in answer._fields:
+        return "node"
+    return "link" if "score" in answer._fields else "edge"
+
+
+class NodeRows(NamedTuple):
+    """The row of every node, in the original node order, without virtual nodes."""
+
+    embedding: np.ndarray  # float32 (N, C)
+
+
+def embed(model: nn.Module, sg: ShardedGraph) -> NodeRows | None:
+    """The rows of nodes from which a model makes its predictions; every rank calls it, and rank 0 gets them.
+
+    For a task on nodes they are what the last projection of a model of dgl-gt reads; for a task on pairs, the rows that
+    are scored.
+
+    Raises
+    ------
+    InputError
+        The shards do not have as many features as the model takes; or it is a model of the user's for a task on nodes,
+        of which no such rows are known.
+    """
+    with sg.comm.together(), torch.no_grad():
+        inputs = _ready(model, sg)
+        if isinstance(model, PairModel):
+            own = model.nodes(sg, inputs.feat, **inputs.edges)
+        else:
+            own = _before_output(model, inputs)
+        rows = sg.gather(own.float(), to=0)
+        return None if rows is None else NodeRows(rows[: user_node_count(sg.manifest)].cpu().numpy())
+
+
+def _before_output(model: nn.Module, inputs: ModelInputs) -> torch.Tensor:
+    of_nodes, found = model, []
+    while isinstance(of_nodes, AroundNodes):
+        of_nodes = of_nodes.nodes
+    if not isinstance(of_nodes, NodeModel):
+        raise InputError(
+            f"--embeddings asks for the rows before the last projection, and the model is a {type(of_nodes).__name__} of yours; "
+            "return them from a model of your own, and call it"
+        )
+    is_global = isinstance(of_nodes.global_attention, PolynormerAttention) and of_nodes.uses_global
+    output = of_nodes.global_output if is_global else of_nodes.output
+    handle = output.register_forward_pre_hook(lambda _, arguments: found.append(arguments[0]))
+    try:
+        logits_of(model, inputs)
+    finally:
+        handle.remove()
+    return found[0]
+
+
+def write_predictions(
+    path,
+    answer: Any,
+    *,
+    node_names: np.ndarray | None = None,
+    class_names: Sequence[str] | None = None,
+    force: bool = False,
+) -> None:
+    """Write the fields of an answer, a named tuple: ``.npz``, or ``.csv`` or ``.parquet`` with a row for each node, edge or link.
+
+    A field of shape (N, K) is K columns of a table. Nodes, also ``source`` and ``destination``, are written by name
+    where they have names, and so are classes, the whole numbers of an answer with a ``probability``: in a table in
+    place of their numbers, in an ``.npz`` as ``node_names`` and ``class_names``. The file appears when it is complete;
+    with ``force`` it replaces an existing one. Parquet needs pyarrow.
+    """
+    if "probability" not in answer._fields or rows_of(answer) != "node":
+        class_names = None
+    elif class_names is not None:
+        class_names = class_names[: answer.probability.shape[1]]  # the last ones may have no node
+    kind = Path(path).suffix
+    parquet: Any = (
+        import_optional("pyarrow.parquet", f"writing {path}", "pip install pyarrow") if kind == ".parquet" else None
+    )
+    with new_file(path, force=force) as file:
+        if kind == ".npz":
+            names = {"node_names": node_names, "class_names": None if class_names is None else np.array(class_names)}
+            names = {key: value for key, value in names.items() if value is not None}
+            np.savez(file, **answer._asdict(), **names)
+            return
+        columns = _table(answer, node_names, class_names)
+        if parquet:
+            parquet.write_table(import_optional("pyarrow", "", "").table(columns), file)
+            return
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(columns)
+        lines.writerows(zip(*map(_cells, columns.values())))
+        text.detach()
+
+
+def _table(answer: Any, node_names: np.ndarray | None, class_names: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """The columns of a table by name."""
+    fields, kind = answer._asdict(), rows_of(answer)
+    rows = np.arange(len(answer[0]))
+    columns = {kind: rows if node_names is None or kind != "node" else node_names}
+    for name in ("source", "destination") if kind != "node" else ():
+        ends = fields.pop(name)
+        columns[name] = ends if node_names is None else node_names[ends]
+    for name, values in fields.items():
+        wide = values.reshape(len(values), -1).T
+        for number, column in enumerate(wide):
+            head = name if values.ndim == 1 else f"{name}_{number if class_names is None else class_names[number]}"
+            is_class = class_names is not None and column.dtype.kind != "f"
+            columns[head] = np.array(class_names)[column] if is_class else column
+    return columns
+
+
+def _cells(column: np.ndarray) -> Iterator:
+    """The texts of numbers."""
+    if column.dtype.kind == "f":
+        digits = 9 if column.dtype.itemsize == 4 else 12  # nine tell any two float32 apart
+        return (f"{number:.{digits}g}" for number in column.tolist())
+    return iter(column.tolist())
