@@ -53,6 +53,19 @@ def run_on_rank(rank, folder, settings, strategies):
     return found
 
 
+@pytest.mark.parametrize("kind", ["undirected", "trained rows", "directed, without targets"])
+def test_ranks_without_links_or_without_nodes_take_part(kind, tmp_path):
+    """Part 2 has the nodes without edges, and part 3 no node."""
+    graph, settings = graph_of(kind), TASKS[kind]
+    owner = np.where(np.arange(NODES) < NODES - 4, np.arange(NODES) % 2, 2)
+    partition(graph, 1, tmp_path / "1" / "edge", link_split="0.6,0.2,0.2")
+    (expected,) = run_ranks(1, run_on_rank, tmp_path / "1", settings, ["halo_h"])[0]
+    partition(graph, 4, tmp_path / "4" / "edge", owner=owner, link_split="0.6,0.2,0.2")
+    for ((losses, validations, test, _),) in run_ranks(4, run_on_rank, tmp_path / "4", settings, ["halo_h"]):
+        for mine, theirs in ((losses, expected[0]), (validations, expected[1]), (test, expected[2])):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", TASKS)
 def test_any_ranks_train_as_one(kind, tmp_path):
     graph, settings = graph_of(kind), TASKS[kind]
