@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_in_torch_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
 __all__ = ["tree_leaves", "tree_map"]  # of ``torch.utils._pytree``, since torch 2.2: over tensors in nested arguments
@@ -71,6 +71,14 @@ def assume_constant(function):
     """
     function._dynamo_marked_constant = True
     return function
+
+
+def is_watched() -> bool:
+    """Return whether a ``TorchDispatchMode`` sees the operations that run, as those of plans do.
+
+    ``is_in_torch_dispatch_mode``, since torch 2.3. Without the name, importing this package's layers fails.
+    """
+    return is_in_torch_dispatch_mode()
 
 
 def is_transformed() -> bool:

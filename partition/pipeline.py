@@ -175,10 +175,10 @@ def partition(
             cuts = [until_written.enter_context(streamed)]
         else:
             graph = build_graph(graph, config)
-            isolated = graph.count_isolated()
             if config.link_split is not None:
                 progress("splitting the links")
                 graph = split_links(graph, config.link_split, config.seed)
+            isolated = graph.count_isolated()
             graph = transformed(graph, **config.transforms, seed=config.seed)
             graph = add_encodings(graph, config.encodings, seed=config.seed, progress=progress)
             check_disk_space(graph, out, method)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dgl_gt.partition.shards.counts import user_edge_count
+
 from .sharded_graph import ShardedGraph
 
 
@@ -66,14 +68,15 @@ class RowFetch:
 
 
 class EdgeSet:
-    """Which pairs of nodes are edges of the whole graph; every rank makes and asks it.
+    """Which pairs of nodes are edges of the whole graph, without those that transforms added; every rank makes and asks it.
 
     Each rank keeps, sorted, the edges whose destination it owns: 8 bytes for each.
     """
 
     def __init__(self, sg: ShardedGraph):
         held, (src, dst) = sg.pull(own_places(sg)), sg.edges()
-        src, dst = held[src], held[dst]
+        is_users = sg.edge_ids < user_edge_count(sg.manifest)
+        src, dst = held[src[is_users]], held[dst[is_users]]
         self._sg, self._nodes = sg, sg.manifest["nodes"]
         keys = self._keys(src, dst)
         if sg.manifest["cut"] == "vertex" and sg.comm.world_size > 1:

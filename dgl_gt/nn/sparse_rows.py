@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dgl_gt.torch_internals import is_transformed
+from dgl_gt.torch_internals import is_transformed, is_watched
 
 _SHARE = 0.05  # of numbers that are not zero; a product of more is no faster
 _SIZE = 2**17  # numbers; making a sparse matrix of fewer takes as long as the product
@@ -25,8 +25,10 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _are_sparse(rows: Tensor) -> bool:
+    if rows.dtype not in (torch.float32, torch.float64):
+        return False
     if rows.requires_grad or rows.device.type != "cpu" or rows.dim() != 2 or rows.numel() < _SIZE:
         return False
-    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or is_transformed():
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or is_transformed() or is_watched():
         return False
     return int(torch.count_nonzero(rows)) < _SHARE * rows.numel()

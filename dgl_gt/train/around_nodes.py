@@ -146,14 +146,16 @@ class PairModel(AroundNodes):
         super().__init__(nodes)
         self.scorer = scorer
 
-    def forward(self, graph: ShardedGraph, feat: Tensor, *, pairs: Pairs, **edges: Tensor) -> Tensor:
-        """Return the results of pairs, (n, out)."""
+    def forward(self, graph: ShardedGraph, feat: Tensor, *, pairs: Pairs | None = None, **edges: Tensor) -> Tensor:
+        """Return the results of pairs, (n, out); without pairs the rows of the owned nodes, (N_owned, C)."""
         own = self.nodes(graph, feat, **edges)
         if tuple(own.shape) != (graph.num_nodes(), self.scorer.width):
             raise InputError(
                 f"the model returned {tuple(own.shape)}; for a task on edges or links it must return a row of {self.scorer.width} "
                 f"numbers (hidden) for each of the {graph.num_nodes():,} nodes that the rank owns"
             )
+        if pairs is None:
+            return own
         rows, edge_feat = pairs.rows(own), edges.get("edge_feat")
         edge_feat = None if pairs.edges is None or edge_feat is None else edge_feat[pairs.edges]
         if torch.is_grad_enabled():
@@ -167,7 +169,9 @@ class PairModel(AroundNodes):
 
     def scores(self, rows: Tensor, src: Tensor, dst: Tensor, edge_feat: Tensor | None, both_ways: bool) -> Tensor:
         """Return the results of pairs of rows, (n, out); where wanted the means of those of both directions."""
-        scores = self.scorer(rows, src, dst, edge_feat)
-        if not both_ways or self.scorer.is_symmetric:
-            return scores
-        return (scores + self.scorer(rows, dst, src, edge_feat)) / 2
+        with torch.autocast(rows.device.type, enabled=False):  # bfloat16 would make many scores equal
+            rows = rows.float() if rows.dtype == torch.bfloat16 else rows
+            scores = self.scorer(rows, src, dst, edge_feat)
+            if not both_ways or self.scorer.is_symmetric:
+                return scores
+            return (scores + self.scorer(rows, dst, src, edge_feat)) / 2

@@ -42,11 +42,12 @@ def take_step(
 ) -> float:
     """Take a training step, counted from 0; returns its loss, that of the rows of all ranks.
 
-    If the loss is not finite, the optimiser does nothing. With ``checks_gradients`` the same holds for the gradients,
-    and NaN is returned. ``factors`` sums some of the gradients in another way.
+    If the loss is not finite, the optimiser does nothing. With ``checks_gradients`` the same holds for the gradients, batch
+    statistics stay as they were, and NaN is returned, unless a step has other batches. ``factors`` sums some of the gradients in another way.
     """
     losses = []
     for batch in task.batches(step):
+        buffers = [each.clone() for each in model.buffers()] if checks_gradients else []  # batch statistics
         optimizer.zero_grad()
         with factors.summing() if factors else nullcontext(), comm.summing_gradients(model.parameters()):
             with batch.inputs.graph.view.training_step(step if batch.number is None else batch.number):
@@ -60,7 +61,12 @@ def take_step(
         if math.isfinite(total):
             with at_place("the optimiser", comm):
                 optimizer.step()
+        elif checks_gradients:
+            for each, before in zip(model.buffers(), buffers):
+                each.copy_(before)
         losses.append(total)
+    if checks_gradients:  # of several batches, those that were skipped do not count
+        losses = [each for each in losses if math.isfinite(each)] or [math.nan]
     return statistics.fmean(losses)
 
 
@@ -170,11 +176,8 @@ class _Loop:
             if not math.isfinite(loss):
                 self._check_finite("loss", loss, f". {self._find_not_finite()}")
             return loss
-        buffers = [each.clone() for each in model.buffers()]
         loss = take_step(*step, factors=self._factors, checks_gradients=True)
         if not math.isfinite(loss):
-            for each, before in zip(model.buffers(), buffers):  # batch statistics
-                each.copy_(before)
             if self._graphs:
                 self._graphs.forget_exchanges()
             latest = state.history.losses[-(_MAX_SKIPPED - 1) :]

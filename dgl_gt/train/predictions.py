@@ -106,10 +106,7 @@ def embed(model: nn.Module, sg: ShardedGraph) -> NodeRows | None:
     """
     with sg.comm.together(), torch.no_grad():
         inputs = _ready(model, sg)
-        if isinstance(model, PairModel):
-            own = model.nodes(sg, inputs.feat, **inputs.edges)
-        else:
-            own = _before_output(model, inputs)
+        own = logits_of(model, inputs) if isinstance(model, PairModel) else _before_output(model, inputs)
         rows = sg.gather(own.float(), to=0)
         return None if rows is None else NodeRows(rows[: user_node_count(sg.manifest)].cpu().numpy())
 

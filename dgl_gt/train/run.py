@@ -127,6 +127,11 @@ def _training_graphs(sg: ShardedGraph, config: TrainConfig) -> TrainingGraphs:
     if sg.comm.world_size > 1:
         policy.check_strategy(sg.strategy, sg.depth, sg.manifest["cut"])
         policy.check_model(config.activation_checkpoint, config.model.global_attention)
+    if config.task.node_embedding and policy.exchanges_nothing and sg.comm.world_size > 1:
+        raise InputError(
+            f"node_embedding is {config.task.node_embedding}, and with the policy {config.exchange.policy} ranks train copies of nodes; "
+            "leave one of them out"
+        )
     return TrainingGraphs(sg, policy, config.seed)
 
 

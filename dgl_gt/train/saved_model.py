@@ -97,9 +97,10 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         _check_factory(path, shape.pop("model_factory", None), factory)
         class_names, learned = shape.pop("class_names", None), shape.pop("learned", {})
         with torch.device("meta" if factory is None else "cpu"):  # sizes from a damaged file take no memory
-            table = next((value for name, value in state.items() if name.endswith("table.weight")), ())
-            sizes = shape.pop("in_dim"), shape.pop("out_dim")
-            model = build_model(TrainConfig().changed(**config), *sizes, factory, max(1, len(table)), **shape)
+            sizes, settings = (shape.pop("in_dim"), shape.pop("out_dim")), TrainConfig().changed(**config)
+            table = "nodes.table.weight" if settings.task.pair_scorer else "table.weight"
+            rows = len(state[table]) if settings.task.node_embedding else 1
+            model = build_model(settings, *sizes, factory, rows, **shape)
         model.load_state_dict(state, assign=True)
         name = first_not_finite(model.state_dict())
     except FactoryError:

@@ -42,8 +42,10 @@ def top_links(
     each = max(1, _PAIRS // _CANDIDATES)
     first = graph.manifest["ptr"][graph.comm.rank]
     for candidates, numbers, begin, (source, destination) in _pieces(graph, own):
+        by_number = numbers.argsort()  # equal scores are in the order of the user's numbers
+        candidates, numbers, place = candidates[by_number], numbers[by_number], by_number.argsort()
         order = source.argsort()
-        source, destination = source[order] - first, destination[order] - begin
+        source, destination = source[order] - first, place[destination[order] - begin]
         for start in range(0, len(own), each):
             some = slice(start, start + each)
             rows = torch.cat([own[some], candidates])
@@ -54,10 +56,11 @@ def top_links(
             src = torch.arange(count, device=own.device).repeat_interleave(len(candidates))
             dst = torch.arange(count, len(rows), device=own.device).repeat(count)
             scores = score(rows, src, dst).view(count, -1).to(best.dtype).masked_fill(is_left_out, -torch.inf)
-            merged = torch.cat([best[some], scores], 1)
-            known = torch.cat([found[some], numbers.expand(count, -1)], 1)
-            best[some], place = merged.topk(top, 1)
-            found[some] = known.gather(1, place)
+            scores, column = (each[:, :top] for each in scores.sort(dim=1, descending=True, stable=True))
+            merged, known = torch.cat([best[some], scores], 1), torch.cat([found[some], numbers[column]], 1)
+            known, column = known.sort(1)
+            merged, column = merged.gather(1, column).sort(dim=1, descending=True, stable=True)
+            best[some], found[some] = merged[:, :top], known.gather(1, column)[:, :top]
     is_link = (best > -torch.inf) & (graph.node_ids < users)[:, None]
     return graph.node_ids[:, None].expand_as(found)[is_link], found[is_link], best[is_link]
 

@@ -100,6 +100,11 @@ def user_node_count(manifest: dict) -> int:
     return manifest["nodes"] - manifest["transforms"].get("virtual_nodes", {"nodes": 0})["nodes"]
 
 
+def user_edge_count(manifest: dict) -> int:
+    """The number of edges without those that transforms added, which have the ids from there on."""
+    return manifest["edges"] - sum(each["edges"] for each in manifest["transforms"].values())
+
+
 def describe_transforms(records: dict) -> str:
     """What was added, such as ``"2 virtual nodes with 800 edges"``; empty where nothing was."""
     words = []

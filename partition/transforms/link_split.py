@@ -60,11 +60,12 @@ def split_links(graph: Graph, spec: str, seed: int) -> Graph:
         pairs = _by_masks(graph, known)
     else:
         pairs = _from_file(graph, known, spec)
-    for name in LINK_SETS[:3]:
+    for name in pairs:
         if not pairs[name].size:
-            raise InputError(f"{graph.name}: the link split {spec} has no link for {name}; give each set at least one")
+            raise InputError(f"{graph.name}: the link split {spec} has no pair for {name}; give each set at least one")
     held = known.of_edges(pairs["val"], pairs["test"])
     graph = _kept(graph, ~held) if shares or spec == MASKS else _checked_structure(graph, spec, held)
+    _check_sets(spec, known, pairs)
     links = _distinct(np.concatenate([known.keys(*pairs[name]) for name in LINK_SETS[:3]] + [known.all]))
     for name in _HELD_OUT:
         negatives = f"{name}_neg"
@@ -118,6 +119,21 @@ class _Pairs:
         return _among(self.keys(self.src, self.dst), np.sort(wanted)) & (self.src != self.dst)
 
 
+def _check_sets(spec: str, known: _Pairs, pairs: dict[str, np.ndarray]) -> None:
+    """Leave each link in its set once; ``InputError`` where two sets have one link."""
+    keys = {}
+    for name in LINK_SETS[:3]:
+        found = known.keys(*pairs[name])
+        order = np.argsort(found, kind="stable")
+        first = np.sort(order[np.diff(found[order], prepend=-1) != 0])
+        pairs[name], keys[name] = pairs[name][:, first], np.sort(found[first])
+    for name, other in (("train", "val"), ("train", "test"), ("val", "test")):
+        if both := int(_among(keys[other], keys[name]).sum()):
+            raise InputError(
+                f"{spec}: {format_count(both, 'link')} of {other} are links of {name}, too; give each link to one set"
+            )
+
+
 def _drawn(graph: Graph, known: _Pairs, shares: tuple[float, ...], rng) -> dict[str, np.ndarray]:
     """Random sets; the two directions between two nodes are in the same one."""
     keys = known.all
@@ -144,7 +160,7 @@ def _by_masks(graph: Graph, known: _Pairs) -> dict[str, np.ndarray]:
             )
         found[name] = mask & (known.src != known.dst)
     rest = ~(found["val"] | found["test"])
-    found["train"] = graph.edge_data.get("train_mask", rest) & (known.src != known.dst)
+    found["train"] = graph.edge_data.get("train_mask", rest) & rest & (known.src != known.dst)
     keys = {name: _distinct(known.keys(known.src[each], known.dst[each])) for name, each in found.items()}
     structure = _distinct(known.keys(known.src[rest], known.dst[rest]))
     for name in _HELD_OUT:
@@ -161,6 +177,8 @@ def _from_file(graph: Graph, known: _Pairs, path: str) -> dict[str, np.ndarray]:
     """The sets in a file; without those of training, the edges of the graph are of training."""
     with reading(path):
         try:
+            if not zipfile.is_zipfile(path):
+                raise zipfile.BadZipFile("no archive")
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except (ValueError, zipfile.BadZipFile, EOFError) as error:

@@ -6,6 +6,7 @@ from torch import nn
 
 from dgl_gt.nn import GraphConv, apply_precision
 from dgl_gt.nn.feed_forward import make_encoder
+from dgl_gt.plan.watch import LiveTensors
 
 
 def _words(rows=600, columns=700, share=0.01, dtype=torch.float64):
@@ -59,6 +60,19 @@ def test_rows_with_many_numbers_and_small_ones_are_dense(products):
     encoder = nn.Sequential(make_encoder("linear", 700, 16, "relu", 0.0)).double()
     encoder(_words(share=0.5))
     encoder(_words(rows=20))
+    assert not products
+
+
+def test_a_plan_that_watches_operations_sees_dense_rows(products):
+    encoder = make_encoder("linear", 700, 16, "relu", 0.0).double()
+    with LiveTensors():
+        encoder(_words())
+    assert not products
+
+
+def test_half_precision_is_dense(products):
+    encoder = make_encoder("linear", 700, 16, "relu", 0.0).bfloat16()
+    encoder(_words(dtype=torch.bfloat16))
     assert not products
 
 

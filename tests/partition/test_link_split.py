@@ -123,11 +123,11 @@ def test_a_file_gives_the_links(tmp_path):
 
 
 def test_negatives_are_drawn_where_a_file_has_none(tmp_path):
-    path = write(tmp_path / "links.npz", val_neg=None, val_edge=[[0, 1, 2], [9, 9, 9]])
+    path = write(tmp_path / "links.npz", val_neg=None, val_edge=[[0, 4, 5], [9, 9, 9]])
     split = split_links(path_graph(), path, 0)
     drawn = {tuple(sorted(each)) for each in split.links.pairs["val_neg"].T.tolist()}
     assert split.links.pairs["val_neg"].shape == (2, 3)
-    assert not drawn & (pairs_of(path_graph()) | {(0, 9), (1, 9), (2, 9)})
+    assert not drawn & (pairs_of(path_graph()) | {(0, 9), (4, 9), (5, 9)})
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,9 @@ def test_negatives_are_drawn_where_a_file_has_none(tmp_path):
         ({"test_edge": [[0.0], [1.0]]}, ["test_edge", "float64"]),
         ({"test_edge": [1, 2]}, ["test_edge", "(2,)"]),
         ({"test_edge": np.zeros((2, 0), int)}, ["test"]),
+        ({"val_neg": np.zeros((2, 0), int)}, ["val_neg"]),
+        ({"test_edge": [[9], [0]]}, ["1 link", "test", "val"]),  # the reverse of a link of validation
+        ({"train_edge": [[0, 0], [1, 9]]}, ["1 link", "train", "val"]),
     ],
 )
 def test_a_file_that_leaks_or_does_not_fit_is_refused(changes, named, tmp_path):
@@ -154,9 +157,16 @@ def test_a_file_that_leaks_or_does_not_fit_is_refused(changes, named, tmp_path):
 
 def test_a_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"PK no")
-    for name in ("bad.npz", "missing.npz"):
+    with open(tmp_path / "array.npz", "wb") as file:
+        np.save(file, np.zeros(3))
+    for name in ("bad.npz", "missing.npz", "array.npz"):
         with pytest.raises(InputError, match=name):
             split_links(path_graph(), str(tmp_path / name), 0)
+
+
+def test_a_pair_that_a_file_has_twice_counts_once(tmp_path):
+    path = write(tmp_path / "links.npz", val_edge=[[0, 9, 0], [9, 0, 9]])
+    assert split_links(path_graph(), path, 0).links.pairs["val"].tolist() == [[0], [9]]
 
 
 def test_a_file_names_nodes_as_the_source_does(tmp_path):

@@ -270,7 +270,9 @@ def test_bad_models_and_outputs_are_refused(here, shards, trained, tmp_path):
     for path in (tmp_path, tmp_path / ("long" * 80)):
         refused(here("predict", shards, "--model", path, "--out", tmp_path / "p.npz"), "holds no model")
     assert load_model(model / "model.safetensors").in_dim == 64  # as completion of a shell gives it
-    refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.txt"), "must end in .npz, .csv or .parquet")
+    refused(
+        here("predict", shards, "--model", model, "--out", tmp_path / "p.txt"), "must end in .npz, .csv or .parquet"
+    )
     (tmp_path / "p.npz").write_text("mine")
     refused(here("predict", shards, "--model", model, "--out", tmp_path / "p.npz"), "exists")
     partition(load_graph("sample:communities?nodes=300&features=7"), 1, tmp_path / "narrow")

@@ -1,6 +1,7 @@
 """What link prediction draws, measures and predicts, on one process; and what it refuses."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.train import metrics, top_links
 from dgl_gt.train.config import read_config
+from dgl_gt.train.inputs import read_inputs
 from dgl_gt.train.links import Negatives, RankLinks, StepsOfLinks
+from dgl_gt.train.model import logits_of
 from dgl_gt.train.predictions import predict
 from dgl_gt.train.run import train, train_and_save
 from dgl_gt.train.saved_model import load_model
@@ -136,6 +139,27 @@ def test_top_links_are_those_of_all_pairs(sg, candidates, pairs, monkeypatch):
     torch.testing.assert_close(score[order], best.flatten())
 
 
+def test_equal_scores_are_in_the_order_of_nodes(sg, monkeypatch):
+    monkeypatch.setattr(top_links, "_CANDIDATES", 7)
+    source, destination, _ = top_links.top_links(
+        sg, torch.ones(sg.num_nodes(), 2), lambda x, i, j: x[i, 0] * x[j, 0], 3
+    )
+    known = edges_of(sg)
+    for node in range(NODES):
+        free = [each for each in range(NODES) if each != node and (node, each) not in known]
+        assert destination[source == node].tolist() == free[:3]
+
+
+def test_edges_that_were_added_are_no_links(tmp_path):
+    sg = load(tmp_path, expander=4)
+    source, destination, _ = top_links.top_links(sg, torch.ones(NODES, 2), lambda x, i, j: x[i, 0] * x[j, 0], NODES)
+    src, dst = sg.edges()
+    links = {*zip(sg.node_ids[src].tolist(), sg.node_ids[dst].tolist(), sg.edata["edge_kind"].tolist())}
+    own = {(a, b) for a, b, kind in links if kind == 0 and a != b}
+    assert len(source) == NODES * (NODES - 1) - len(own)
+    assert not {*zip(source.tolist(), destination.tolist())} & own
+
+
 def test_nodes_that_have_all_edges_get_no_link(tmp_path):
     src, dst = np.divmod(np.arange(36), 6)
     partition(from_edges(src, dst, 7), 1, tmp_path / "shards")
@@ -162,6 +186,24 @@ def test_settings_that_do_not_suit_links_are_refused(sg, settings, named):
     with pytest.raises(InputError) as caught:
         train(sg, read_config(**{"task": "link_prediction", "epochs": 1, **settings}))
     assert all(each in str(caught.value) for each in named)
+
+
+@pytest.mark.parametrize("metric", ["roc_auc", "hits@5"])
+def test_a_plan_has_steps_of_links(tmp_path, monkeypatch, capsys, metric):
+    monkeypatch.chdir(tmp_path)
+    load(tmp_path)
+    settings = ["--set", "task.kind=link_prediction", "--set", f"task.metric={metric}", "--set", "task.exclude=target"]
+    assert main(["plan", "shards", *settings, "--json"]) == 0
+
+
+def test_scores_of_a_model_in_bfloat16_are_those_of_its_evaluation(sg):
+    config = read_config(task="link_prediction", epochs=2, hidden=8, heads=2, layers=1, precision="bf16", top=3)
+    model = train(sg, config).model.eval()
+    links, found = RankLinks.read(sg), predict(model, sg)
+    pairs = torch.from_numpy(np.stack([found.source, found.destination]))
+    with torch.no_grad():
+        scores = logits_of(model, replace(read_inputs(sg, config.task.inputs), pairs=links.ends(pairs)))
+    np.testing.assert_allclose(scores[:, 0], found.score, rtol=1e-6, atol=1e-7)
 
 
 def test_shards_without_links_are_refused(tmp_path):

@@ -20,7 +20,7 @@ from ..around_nodes import PairModel
 from ..config import TrainConfig
 from ..inputs import ModelInputs, Pairs, read_inputs
 from ..links import Negatives, RankLinks, StepsOfLinks
-from ..metric_kinds import MetricKind
+from ..metric_kinds import MetricKind, is_hits
 from ..metrics import read_metric
 from ..model import logits_of
 from ..task import Batch
@@ -57,6 +57,8 @@ class LinkPrediction:
     score: Callable[[Tensor, Tensor, Comm], float]
     graph_of_step: Callable[[int], ShardedGraph] | None = None
 
+    is_assumed: bool = False
+
     rows_of_loss: Tensor | None = field(default=None, init=False)
 
     @classmethod
@@ -68,11 +70,8 @@ class LinkPrediction:
 
     @classmethod
     def assume(cls, sg: ShardedGraph, config: TrainConfig, out_dim: int) -> LinkPrediction:
-        """Take all edges of the part as the links of one step."""
-        held, (src, dst) = sg.pull(sg.node_ids), sg.edges()
-        links = RankLinks.read(sg)
-        links.pairs["train"] = torch.stack([held[src], held[dst]])
-        return cls.of_links(sg, config, links)
+        """Take all edges of the part as the links of one step, and as the pairs that are none; the graph is whole."""
+        return replace(cls.of_links(sg, config.changed(metric="roc_auc"), RankLinks.read(sg)), is_assumed=True)
 
     @classmethod
     def of_links(
@@ -89,6 +88,13 @@ class LinkPrediction:
             raise InputError(
                 f"exclude is target, and the policy {config.exchange.policy} is not exact; leave one of them out"
             )
+        metric = settings.metrics[0] if settings.metric == "auto" else settings.metric
+        if is_hits(metric):
+            fewest = min(links.counts["val_neg"], links.counts["test_neg"])
+            if int(metric.partition("@")[2]) > fewest:
+                raise InputError(
+                    f"metric is {metric}, and a split has {fewest} pairs that are no links; choose a smaller number"
+                )
         drawn = settings.negatives, settings.negatives_per_link, settings.negatives_may_be_links
         return cls(
             read_inputs(sg, settings.inputs),
@@ -99,7 +105,7 @@ class LinkPrediction:
             settings,
             config.seed,
             sg.comm,
-            *read_metric(settings.metrics[0] if settings.metric == "auto" else settings.metric),
+            *read_metric(metric),
             None if graphs is None or graphs.is_exact else graphs.of_step,
         )
 
@@ -115,6 +121,11 @@ class LinkPrediction:
 
     def batches(self, step: int) -> Iterator[Batch]:
         """Make the batches of an epoch, each with some of the links."""
+        if self.is_assumed:
+            graph, each = self.inputs.graph, self.config.negatives_per_link
+            src, dst = (ends.repeat(1 + each) for ends in graph.edges())
+            pairs = Pairs(graph.pull, src, dst, both_ways=self.links.is_undirected)
+            yield Batch(replace(self.inputs, pairs=pairs), {"count": torch.ones(1, device=graph.device)})
         for number in range(self.steps.count):
             links, of_run = self.steps.links(step, number), step * self.steps.count + number
             drawn = self.negatives.draw(links, of_run)
@@ -165,7 +176,7 @@ class LinkPrediction:
         """Predict the most likely new links of every node, its best one first; the edges of the graph are left out."""
         assert isinstance(model, PairModel)
         graph, of_model = inputs.graph, cast(Any, model)
-        own = model.nodes(graph, inputs.feat, **inputs.edges)
+        own = logits_of(model, replace(inputs, pairs=None))
         both_ways = bool(of_model.dgl_gt_learned["is_undirected"])
 
         def score(rows: Tensor, source: Tensor, destination: Tensor) -> Tensor:
