@@ -51,10 +51,8 @@ class EmbeddedModel(AroundNodes):
         super().__init__(nodes)
         self.table = NodeEmbedding(nodes_of, width)
         count = nodes_of if isinstance(nodes_of, int) else nodes_of.manifest["nodes"]
-        with torch.no_grad():
-            self.table.weight.mul_(
-                math.sqrt(2 / (count + width))
-            )  # rows as Xavier's: large ones tell nodes apart by noise
+        with torch.no_grad():  # rows as Xavier's: large ones tell nodes apart by noise
+            self.table.weight.mul_(math.sqrt(2 / (count + width)))
 
     def forward(self, graph: ShardedGraph, feat: Tensor, **more: Any) -> Tensor:
         """Return the results of the owned nodes."""

@@ -57,8 +57,6 @@ class LinkPrediction:
     score: Callable[[Tensor, Tensor, Comm], float]
     graph_of_step: Callable[[int], ShardedGraph] | None = None
 
-    is_assumed: bool = False
-
     rows_of_loss: Tensor | None = field(default=None, init=False)
 
     @classmethod
@@ -71,7 +69,7 @@ class LinkPrediction:
     @classmethod
     def assume(cls, sg: ShardedGraph, config: TrainConfig, out_dim: int) -> LinkPrediction:
         """Take all edges of the part as the links of one step, and as the pairs that are none; the graph is whole."""
-        return replace(cls.of_links(sg, config.changed(metric="roc_auc"), RankLinks.read(sg)), is_assumed=True)
+        return _StepOfEdges.of_links(sg, config.changed(metric="roc_auc"), RankLinks.read(sg))
 
     @classmethod
     def of_links(
@@ -121,11 +119,6 @@ class LinkPrediction:
 
     def batches(self, step: int) -> Iterator[Batch]:
         """Make the batches of an epoch, each with some of the links."""
-        if self.is_assumed:
-            graph, each = self.inputs.graph, self.config.negatives_per_link
-            src, dst = (ends.repeat(1 + each) for ends in graph.edges())
-            pairs = Pairs(graph.pull, src, dst, both_ways=self.links.is_undirected)
-            yield Batch(replace(self.inputs, pairs=pairs), {"count": torch.ones(1, device=graph.device)})
         for number in range(self.steps.count):
             links, of_run = self.steps.links(step, number), step * self.steps.count + number
             drawn = self.negatives.draw(links, of_run)
@@ -189,3 +182,14 @@ class LinkPrediction:
         links = LikelyLinks(*(torch.cat(each).cpu().numpy() for each in gathered))
         order = links.source.argsort(kind="stable")
         return LikelyLinks(*(each[order] for each in links))
+
+
+class _StepOfEdges(LinkPrediction):
+    """The task with a step whose operations do not depend on what is drawn, for traces."""
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """Make one batch of all edges of the part."""
+        graph, each = self.inputs.graph, self.config.negatives_per_link
+        src, dst = (ends.repeat(1 + each) for ends in graph.edges())
+        pairs = Pairs(graph.pull, src, dst, both_ways=self.links.is_undirected)
+        yield Batch(replace(self.inputs, pairs=pairs), {"count": torch.ones(1, device=graph.device)})
