@@ -135,7 +135,10 @@ def _export(args) -> tuple[dict, str]:
 
     with console.Stages() as progress:
         path = export_dgl(args.directory, args.out, graph_name=args.name, force=args.force, progress=progress)
-    parts = read_manifest(args.directory)["parts"]
+    manifest = read_manifest(args.directory)
+    parts = manifest["parts"]
+    if manifest["links"]:
+        console.print_source_notes([], ["the links of --link-split, for which DGL has no format"])
     text = f"wrote {path}; read it with dgl.distributed.load_partition({str(path)!r}, part)"
     return {"config": str(path), "parts": parts}, text
 

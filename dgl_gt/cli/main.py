@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from dgl_gt import __version__
 from dgl_gt.partition import console
 from dgl_gt.partition.cli import add_commands as add_offline_commands
 from dgl_gt.partition.console import table
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.errors import InputError, import_optional
 from dgl_gt.partition.figures.costs import machine_costs
 from dgl_gt.partition.figures.profile import MAX_RANKS, Profile
 from dgl_gt.partition.shards.manifest import is_shards
@@ -70,6 +71,8 @@ def _add_predict(commands) -> None:
     command.add_argument("--out", required=True, metavar="FILE", help=text)
     text = "write the row of each node from which the model predicts, in place of the predictions"
     command.add_argument("--embeddings", action="store_true", help=text)
+    text = "most links of a node, for a model of links (default: task.top of its training)"
+    command.add_argument("--top", type=positive_integer, metavar="K", help=text)
     command.set_defaults(command=_predict)
 
 
@@ -77,6 +80,8 @@ def _predict(args):
     if Path(args.out).suffix not in (".npz", ".csv", ".parquet"):
         raise InputError(f"--out is {args.out}; it must end in .npz, .csv or .parquet")
     check_file(args.out, force=args.force)
+    if Path(args.out).suffix == ".parquet":
+        import_optional("pyarrow.parquet", f"--out {args.out}", "pip install pyarrow")
     choice = args.strategy, args.depth
     options = {"choice": choice, "allocator": args.allocator}
     return run_on_parts(args.argv, args.directory, lambda: _predict_rank(args), args.nproc, args.timeout, **options)
@@ -93,6 +98,12 @@ def _predict_rank(args):
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))
         node_names = read_node_names(args.directory) if comm.rank == 0 else None
+    if args.top is not None:
+        if not model.dgl_gt_task.reads_links:
+            raise InputError(
+                f"--top is {args.top}, and the model was trained for {model.dgl_gt_task.kind}; leave it out"
+            )
+        model.dgl_gt_task = replace(model.dgl_gt_task, top=args.top)
     answer = (embed if args.embeddings else predict)(model, load_shards(args, args.strategy, args.depth))
     if answer is None:  # all ranks but rank 0
         return None

@@ -101,10 +101,10 @@ def tracer_of(
     InputError
         There are no features, or the factory fails.
     """
-    if features < 1:
+    if features + config.task.node_embedding < 1:
         raise InputError(
-            "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, or "
-            "add random features with --random-features"
+            "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, add random "
+            "features with --random-features, or train rows of nodes with --node-embedding"
         )
     if config.precision == "auto":
         raise InputError("precision is auto, which is measured when training starts; plan with fp32 or bf16")
@@ -117,7 +117,8 @@ def tracer_of(
 def _traces(config: TrainConfig, features: int, out_dim: int, factory: ModelFactory | None) -> Tracer:
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
         tables = {"edge_kinds": len(config.task.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
-        model, mode = build_model(config, features, out_dim, factory, **tables), config.activation_checkpoint
+        in_dim = features + config.task.node_embedding
+        model, mode = build_model(config, in_dim, out_dim, factory, **tables), config.activation_checkpoint
     needed, available = 4 * sum(each.nbytes for each in model.parameters()), available_memory_bytes()
     if needed > available:
         raise InputError(
@@ -197,8 +198,9 @@ def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
     """More than a step of the graph transformer takes, from its sizes alone."""
     rows = float(np.max(figures.owned + figures.copies_by_hop.sum(1)))
     layers = config.model.layers + config.model.global_layers
-    weights = layers * 20 * config.model.hidden**2 + figures.features * config.model.hidden
-    return 4 * (rows * (3 * figures.features + _ROWS_OF_A_LAYER * layers * config.model.hidden) + 6 * weights)
+    features = figures.features + 2 * config.task.node_embedding  # trained rows have gradients and an optimiser, too
+    weights = layers * 20 * config.model.hidden**2 + features * config.model.hidden
+    return 4 * (rows * (3 * features + _ROWS_OF_A_LAYER * layers * config.model.hidden) + 6 * weights)
 
 
 def _what_fits(directory, figures: Figures, traces, available: int, policy: Policy) -> str:

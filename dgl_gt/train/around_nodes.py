@@ -14,6 +14,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import NodeEmbedding
 from dgl_gt.nn.traits import ModelTraits, traits_of
 from dgl_gt.partition.errors import InputError
+from dgl_gt.torch_internals import is_watched
 
 from .inputs import Pairs
 
@@ -134,7 +135,7 @@ class _Dots(torch.autograd.Function):
 
 
 def _pairs_at_once(rows: Tensor) -> int:
-    return 2**12 if rows.device.type == "cpu" else 2**20
+    return 2**12 if rows.device.type == "cpu" and not is_watched() else 2**20  # a trace has one piece on every part
 
 
 class PairModel(AroundNodes):

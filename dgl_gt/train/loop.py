@@ -43,7 +43,7 @@ def take_step(
     """Take a training step, counted from 0; returns its loss, that of the rows of all ranks.
 
     If the loss is not finite, the optimiser does nothing. With ``checks_gradients`` the same holds for the gradients, batch
-    statistics stay as they were, and NaN is returned, unless a step has other batches. ``factors`` sums some of the gradients in another way.
+    statistics stay as they were, and NaN is returned, also where a step has several batches and one of them was skipped. ``factors`` sums some of the gradients in another way.
     """
     losses = []
     for batch in task.batches(step):
@@ -65,8 +65,6 @@ def take_step(
             for each, before in zip(model.buffers(), buffers):
                 each.copy_(before)
         losses.append(total)
-    if checks_gradients:  # of several batches, those that were skipped do not count
-        losses = [each for each in losses if math.isfinite(each)] or [math.nan]
     return statistics.fmean(losses)
 
 

@@ -26,8 +26,6 @@ from .model import logits_of, share_weights
 from .task import task_class
 from .task_config import NodeClassificationConfig, TaskConfig
 
-FORMATS = (".npz", ".csv", ".parquet")
-
 
 def predict(model: nn.Module, sg: ShardedGraph) -> Any | None:
     """The answer of a model to its task, in the original node order, without virtual nodes.

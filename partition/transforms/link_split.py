@@ -195,6 +195,12 @@ def _from_file(graph: Graph, known: _Pairs, path: str) -> dict[str, np.ndarray]:
             raise InputError(f"{path} has no {' or '.join(names)} (it has {', '.join(arrays) or 'nothing'}); add it")
     if "train" not in pairs:
         pairs["train"] = known.pairs(known.all)
+    is_edge = _among(known.keys(*pairs["train"]), known.all)
+    if not is_edge.all():
+        raise InputError(
+            f"{path}: {format_count(int((~is_edge).sum()), 'pair')} of train_edge are no edges of {graph.name}; add them to the graph, "
+            "and choose task.exclude=target where a step should not read its own links"
+        )
     return pairs
 
 
@@ -202,15 +208,15 @@ def _ends(graph: Graph, what: str, pairs: np.ndarray) -> np.ndarray:
     """Both ends of pairs, int64 (2, n), as numbers of nodes."""
     if pairs.ndim != 2 or 2 not in pairs.shape or pairs.dtype.kind not in "iu":
         raise InputError(f"{what} is {pairs.dtype} {pairs.shape}; it must be whole numbers of shape (2, n) or (n, 2)")
-    pairs = (pairs if pairs.shape[0] == 2 else pairs.T).astype(np.int64)
-    names = graph.node_names
+    pairs, names = pairs if pairs.shape[0] == 2 else pairs.T, graph.node_names
     if names is not None and names.dtype.kind != "U":
+        pairs = pairs.astype(names.dtype)
         order = np.argsort(names)
         place = np.searchsorted(names, pairs, sorter=order).clip(max=len(names) - 1)
         lacks = names[order[place]] != pairs
         found = order[place]
     else:
-        found, lacks = pairs, (pairs < 0) | (pairs >= graph.num_nodes)
+        found, lacks = pairs.astype(np.int64), (pairs < 0) | (pairs >= graph.num_nodes)
     if lacks.any():
         raise InputError(
             f"{what} names node {pairs[lacks][0]}, which {graph.name} lacks; its nodes are numbered from 0 to {graph.num_nodes - 1}, "

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from ranks import run_ranks
 from tasks_on_ranks import STRATEGIES, check_ranks, trained_alone
 
-from dgl_gt.partition import encode, from_edges
+import dgl_gt
+from dgl_gt.partition import InputError, encode, from_edges, partition
+from dgl_gt.train.config import read_config
+from dgl_gt.train.run import train
 
 NODES, EDGES = 90, 500
 SETTINGS = dict(task="link_prediction", epochs=4, layers=2, hidden=12, heads=6, dropout=0.1, lr=0.01, patience=0, top=3)
@@ -53,3 +57,19 @@ def test_any_ranks_train_as_one(kind, tmp_path):
         cannot = parts == 4 or "without targets" in kind  # six heads; and `heads` reads the structure of other parts
         strategies = [each for each in STRATEGIES if each != "heads" or not cannot]
         check_ranks(graph, settings, tmp_path, expected, parts, strategies, link_split=SPLIT)
+
+
+def refusals_on_rank(rank, folder):
+    found = []
+    for task in ("link_prediction", "node_classification"):
+        config = read_config(task=task, node_embedding=4, policy="alone", epochs=1)
+        with pytest.raises(InputError) as caught:
+            train(dgl_gt.load(folder), config)
+        found.append(str(caught.value))
+    return found
+
+
+def test_trained_rows_and_links_need_ranks_that_exchange_rows(tmp_path):
+    partition("sample:communities?nodes=200", 2, tmp_path / "shards", cut="vertex", link_split=SPLIT)
+    for messages in run_ranks(2, refusals_on_rank, tmp_path / "shards"):
+        assert all("alone" in each for each in messages) and "node_embedding" in messages[1]

@@ -145,7 +145,7 @@ def test_negatives_are_drawn_where_a_file_has_none(tmp_path):
         ({"test_edge": np.zeros((2, 0), int)}, ["test"]),
         ({"val_neg": np.zeros((2, 0), int)}, ["val_neg"]),
         ({"test_edge": [[9], [0]]}, ["1 link", "test", "val"]),  # the reverse of a link of validation
-        ({"train_edge": [[0, 0], [1, 9]]}, ["1 link", "train", "val"]),
+        ({"train_edge": [[0, 1], [1, 8]]}, ["1 pair", "train_edge"]),
     ],
 )
 def test_a_file_that_leaks_or_does_not_fit_is_refused(changes, named, tmp_path):
@@ -169,8 +169,9 @@ def test_a_pair_that_a_file_has_twice_counts_once(tmp_path):
     assert split_links(path_graph(), path, 0).links.pairs["val"].tolist() == [[0], [9]]
 
 
-def test_a_file_names_nodes_as_the_source_does(tmp_path):
-    names = np.array([7, 70, 71, 72, 73, 74, 75, 76, 77, 5])
+@pytest.mark.parametrize("shift", [np.uint64(0), np.uint64(2**63)])
+def test_a_file_names_nodes_as_the_source_does(tmp_path, shift):
+    names = np.array([7, 70, 71, 72, 73, 74, 75, 76, 77, 5], np.uint64) + shift
     path = write(tmp_path / "links.npz", **{name: names[value] for name, value in FILE.items()})
     split = split_links(replace(path_graph(), node_names=names), path, 0)
     assert {name: split.links.pairs[name.removesuffix("_edge")].tolist() for name in FILE} == FILE

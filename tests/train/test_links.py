@@ -1,6 +1,7 @@
 """What link prediction draws, measures and predicts, on one process; and what it refuses."""
 
 import csv
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from dgl_gt.train import metrics, top_links
 from dgl_gt.train.config import read_config
 from dgl_gt.train.inputs import read_inputs
 from dgl_gt.train.links import Negatives, RankLinks, StepsOfLinks
-from dgl_gt.train.model import logits_of
+from dgl_gt.train.model import ModelFactory, logits_of
 from dgl_gt.train.predictions import predict
 from dgl_gt.train.run import train, train_and_save
 from dgl_gt.train.saved_model import load_model
@@ -186,12 +187,42 @@ def test_settings_that_do_not_suit_links_are_refused(sg, settings, named):
     assert all(each in str(caught.value) for each in named)
 
 
-@pytest.mark.parametrize("metric", ["roc_auc", "hits@5"])
-def test_a_plan_has_steps_of_links(tmp_path, monkeypatch, capsys, metric):
+@pytest.mark.parametrize("negatives", [1, 100])
+def test_a_plan_has_steps_of_links(tmp_path, monkeypatch, capsys, negatives):
+    monkeypatch.chdir(tmp_path)
+    partition("sample:communities?nodes=200", 2, "shards", link_split=LINKS)
+    settings = {"kind": "link_prediction", "metric": "hits@5", "negatives_per_link": negatives, "exclude": "target"}
+    options = [word for name, value in settings.items() for word in ("--set", f"task.{name}={value}")]
+    assert main(["plan", "shards", *options, "--json"]) == 0
+    candidates = json.loads(capsys.readouterr().out)["candidates"]
+    refused = {each["strategy"] for each in candidates if "exclude" in (each["refused"] or "")}
+    assert refused == {"heads"} and {"halo_h", "ring"} <= {
+        each["strategy"] for each in candidates if not each["refused"]
+    }
+
+
+def test_trained_rows_take_the_place_of_features_in_plans(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    src, dst = np.random.default_rng(0).integers(0, 60, (2, 300))
+    partition(from_edges(src, dst, 60), 2, "shards", link_split=LINKS)
+    settings = ["--set", "task.kind=link_prediction", "--set"]
+    assert main(["plan", "shards", *settings, "task.node_embedding=8"]) == 0
+    assert main(["plan", "shards", *settings, "task.node_embedding=0"]) == 2
+    assert "--node-embedding" in capsys.readouterr().err
+
+
+def test_a_prediction_has_as_many_links_as_are_asked_for(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     load(tmp_path)
-    settings = ["--set", "task.kind=link_prediction", "--set", f"task.metric={metric}", "--set", "task.exclude=target"]
-    assert main(["plan", "shards", *settings, "--json"]) == 0
+    quick = ["--epochs", "1", "--hidden", "8", "--heads", "2", "--layers", "1"]
+    assert main(["train", "shards", *quick, "--task", "link_prediction", "--out", "run"]) == 0
+    assert main(["predict", "shards", "--model", "run", "--out", "links.npz", "--top", "3"]) == 0
+    assert len(np.load("links.npz")["source"]) == 3 * NODES
+    (tmp_path / "labels").mkdir()
+    partition("sample:communities?nodes=100", 1, "labels", force=True)
+    assert main(["train", "labels", *quick, "--out", "classes"]) == 0
+    assert main(["predict", "labels", "--model", "classes", "--out", "p.npz", "--top", "3"]) == 2
+    assert "--top" in capsys.readouterr().err
 
 
 def test_scores_of_a_model_in_bfloat16_are_those_of_its_evaluation(sg):
@@ -229,6 +260,25 @@ def test_a_run_goes_on_with_its_own_links_alone(tmp_path):
     other = load(tmp_path, link_split="0.7,0.15,0.15")
     with pytest.raises(InputError, match="links"):
         train_and_save(other, longer.changed(epochs=6), tmp_path / "run", resume=True)
+
+
+class WithTable(torch.nn.Module):
+    """A user's model that has a table of its own."""
+
+    def __init__(self, in_dim, width):
+        super().__init__()
+        self.table, self.linear = torch.nn.Embedding(7, in_dim), torch.nn.Linear(in_dim, width)
+
+    def forward(self, sg, feat):
+        return self.linear(feat + self.table.weight[0])
+
+
+def test_a_table_of_the_users_is_not_that_of_the_nodes(sg, tmp_path):
+    factory = ModelFactory("here:WithTable", WithTable)
+    config = read_config(task="link_prediction", epochs=2, hidden=8, node_embedding=4)
+    result = train_and_save(sg, config, tmp_path / "run", factory=factory)[0]
+    mine, loaded = (predict(each, sg) for each in (result.model, load_model(tmp_path / "run", factory)))
+    assert (mine.destination == loaded.destination).all() and (mine.score == loaded.score).all()
 
 
 def test_from_a_file_to_links_by_name(tmp_path, monkeypatch):

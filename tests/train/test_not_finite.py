@@ -143,3 +143,17 @@ def test_places_are_those_of_the_layers(sg):
         assert sg.comm.place == ""
     assert seen and set(seen) <= {"encoder", "layers.0", "layers.1"}
     assert np.all([not module._forward_pre_hooks for module in model.modules()])
+
+
+def test_a_skipped_step_of_several_leaves_the_others(tmp_path):
+    """The second of some steps of the first epoch overflows; its weights and statistics are not used."""
+    partition("sample:communities?nodes=100", 1, tmp_path / "shards", link_split="0.8,0.1,0.1")
+    sg = dgl_gt.load(tmp_path / "shards")
+    config = read_config(task="link_prediction", pairs_per_step=200, epochs=3, hidden=8, on_nan="skip")
+    steps = train(sg, config.changed(epochs=1), factory=FACTORY).model.nodes.calls
+    assert steps > 2
+    BAD.append(1)
+    result = train(sg, config, factory=FACTORY)
+    assert [loss is None for loss in result.losses] == [True, False, False]
+    assert result.model.nodes.norm.num_batches_tracked == (result.best_epoch + 1) * steps - 1
+    assert all(torch.isfinite(value).all() for value in result.model.state_dict().values())

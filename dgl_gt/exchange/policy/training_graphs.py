@@ -23,7 +23,6 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.ops.reference import random_lanes
-from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import MIRROR
 
 from .policy import EDGE_SAMPLES, Policy
@@ -166,13 +165,9 @@ def some_edges(shard: Shard, is_kept: torch.Tensor) -> dict:
 def with_edges(sg: ShardedGraph, is_kept: torch.Tensor) -> ShardedGraph:
     """Return a rank's part with some of its edges, bool (E,), and the degrees that they give; a collective.
 
-    Raises ``InputError`` for a halo of several hops, and where ranks read the structure of other parts.
+    The halo has one hop, and the strategy does not share heads: then ranks read the structure of other parts.
     """
-    if sg.depth > 1 or sg.strategy.shares_heads:
-        raise InputError(
-            f"some edges are left out in a step, which the strategy {sg.strategy.name} with depth {sg.depth} cannot do; choose another "
-            "strategy, and depth 1"
-        )
+    assert sg.depth == 1 and not sg.strategy.shares_heads
     shard, comm = replace(sg._shard, **some_edges(sg._shard, is_kept)), sg.comm
     if shard.has_mirrors:
         shard = replace(shard, returning=_returning(shard, comm))

@@ -86,6 +86,11 @@ class LinkPrediction:
             raise InputError(
                 f"exclude is target, and the policy {config.exchange.policy} is not exact; leave one of them out"
             )
+        if settings.exclude == "target" and (sg.depth > 1 or sg.strategy.shares_heads):
+            raise InputError(
+                f"exclude is target, and the strategy {sg.strategy.name} with depth {sg.depth} cannot leave out edges in a step; choose "
+                "another strategy, and depth 1"
+            )
         metric = settings.metrics[0] if settings.metric == "auto" else settings.metric
         if is_hits(metric):
             fewest = min(links.counts["val_neg"], links.counts["test_neg"])
@@ -121,12 +126,14 @@ class LinkPrediction:
         """Make the batches of an epoch, each with some of the links."""
         for number in range(self.steps.count):
             links, of_run = self.steps.links(step, number), step * self.steps.count + number
-            drawn = self.negatives.draw(links, of_run)
             count = self.comm.all_reduce(torch.tensor([links.shape[1]]))
+            if not count[0]:  # a step of few links may have none
+                continue
+            drawn = self.negatives.draw(links, of_run)
             inputs, graph = self.inputs, self._graph(step, number)
             inputs = inputs if graph is inputs.graph else inputs.on(graph)
             inputs = replace(inputs.in_step(self.seed, step), pairs=self.links.ends(torch.cat([links, drawn], 1)))
-            yield Batch(inputs, {"count": count.clamp(min=1).to(drawn.device)}, of_run)
+            yield Batch(inputs, {"count": count.to(drawn.device)}, of_run)
 
     def _graph(self, step: int, number: int) -> ShardedGraph:
         """The graph of a batch of an epoch."""
