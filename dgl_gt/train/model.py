@@ -21,12 +21,13 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import apply_activation_checkpoint, apply_precision
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from dgl_gt.nn.models import make_model
+from dgl_gt.nn.pair_scorer import PairScorer
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG
 
-from .around_nodes import AroundNodes, EmbeddedModel, PairModel, PairScorer
+from .around_nodes import AroundNodes, EmbeddedModel, PairModel
 from .config import SETTINGS, TrainConfig
 from .inputs import ModelInputs
 from .user_function import cause_of, find_function
