@@ -6,11 +6,11 @@ import argparse
 import os
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from dgl_gt import __version__
 from dgl_gt.partition import console
-from dgl_gt.partition.cli import add_commands as add_offline_commands
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError, import_optional
 from dgl_gt.partition.figures.costs import machine_costs
@@ -20,7 +20,6 @@ from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
 
-from . import plan, train
 from .options import (
     add_json,
     add_model_factory,
@@ -31,6 +30,15 @@ from .options import (
     positive_integer,
     run_on_parts,
 )
+
+
+_OFFLINE, _SMALL = "dgl_gt.partition.cli", "dgl_gt.cli.main"
+_HOMES = {  # the module of each verb, which is imported where the verb is asked for; --help imports them all
+    **dict.fromkeys(("partition", "inspect", "export", "import"), _OFFLINE),
+    "train": "dgl_gt.cli.train",
+    **dict.fromkeys(("predict", "report", "calibrate"), _SMALL),
+    "plan": "dgl_gt.cli.plan",
+}
 
 
 def main(argv=None) -> int:
@@ -45,11 +53,17 @@ def main(argv=None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"dgl-gt {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_offline_commands(commands)
-    for add_verb in (train.add_command, _add_predict, _add_report, _add_calibrate, plan.add_command):
-        add_verb(commands)
+    asked = [_HOMES[name] for name in argv[:1] if name in _HOMES]
+    for home in asked or dict.fromkeys(_HOMES.values()):
+        import_module(home).add_commands(commands)
     parser.set_defaults(argv=argv)
     return console.run(parser, argv)
+
+
+def add_commands(commands) -> None:
+    """Add the small verbs to an argparse subparsers object."""
+    for add_verb in (_add_predict, _add_report, _add_calibrate):
+        add_verb(commands)
 
 
 # ---- dgl-gt predict ----

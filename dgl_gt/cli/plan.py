@@ -70,7 +70,7 @@ _COMMON = (  # options that --help shows; --help-all shows all
 _NOT_WITH_SEARCH = ("policy", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
 
-def add_command(commands) -> None:
+def add_commands(commands) -> None:
     """Add ``plan`` to an argparse subparsers object."""
     command = commands.add_parser(
         "plan",

@@ -38,7 +38,7 @@ _COMMON = (  # options that --help shows; --help-all shows all
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
 
 
-def add_command(commands) -> None:
+def add_commands(commands) -> None:
     """Add ``train`` to an argparse subparsers object."""
     command = commands.add_parser(
         "train",

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.graph import Graph
 

@@ -7,8 +7,7 @@ weight (Meyerhenke, Sanders and Schulz, "Partitioning complex networks via size-
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
+import scipy  # imports its parts at their first use
 
 from . import metis, native
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse
+import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph, symmetrised
