@@ -31,7 +31,6 @@ from .options import (
     run_on_parts,
 )
 
-
 _OFFLINE, _SMALL = "dgl_gt.partition.cli", "dgl_gt.cli.main"
 _HOMES = {  # the module of each verb, which is imported where the verb is asked for; --help imports them all
     **dict.fromkeys(("partition", "inspect", "export", "import"), _OFFLINE),
