@@ -17,7 +17,7 @@ import dgl_gt
 from dgl_gt import partition
 from dgl_gt.model_config import ARCHITECTURES
 from dgl_gt.train.config import SECTIONS
-from dgl_gt.train.task_config import TASKS
+from dgl_gt.train.task_settings import TASKS
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").iterdir())]

@@ -34,7 +34,7 @@ from dgl_gt.plan.plan import NothingFits, Plan, forecast_table, plot, text_of_pl
 from dgl_gt.plan.select import forecast
 from dgl_gt.run_files.run_record import check_table, compare_with_prediction
 from dgl_gt.train.config import TrainConfig, policy_of
-from dgl_gt.train.task_config import ASSUMED_CLASSES
+from dgl_gt.train.task_settings import ASSUMED_CLASSES
 
 from .options import (
     add_config,

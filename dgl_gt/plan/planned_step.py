@@ -38,6 +38,7 @@ from .tracer import Tracer
 _OF_NO_TRACE = (  # settings on which no trace depends
     *("epochs", "local_epochs", "evaluate_every", "patience", "seed", "metric", "split"),
     *("lr", "weight_decay", "schedule", "warmup", "policy", "strategy", "depth", "checkpoint_every", "on_nan"),
+    *("init", "frozen"),
 )
 _ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does
 _SAFE_SHARE = 0.25  # of the memory; below, no prediction is made, because that takes a second or more
@@ -153,7 +154,7 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
     Limits of control groups count. The message says what would fit. A step that cannot be traced is not refused, nor
     one of a task on edges, because predictions count all edges as training edges.
     """
-    if config.task.pair_scorer:
+    if config.task.reads_pairs:
         return
     comm, figures = sg.comm, read_figures(sg.manifest)
     available = available_rank_memory(comm)

@@ -15,9 +15,10 @@ from dgl_gt.model_config import ARCHITECTURES, PRECISIONS, GraphTransformerConfi
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, AUTO, CHOICES, strategy_of
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
-from dgl_gt.settings import Count, Settings, between, described, one_of, option_name, setting, types_of
+from dgl_gt.settings import Count, Flag, Settings, between, described, one_of, option_name, setting, types_of
 
-from .task_config import TASKS, NodeClassificationConfig, TaskConfig
+from .task_config import NodeClassificationConfig
+from .task_settings import TASKS, TaskConfig
 
 OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("constant", "cosine", "plateau")
@@ -175,8 +176,15 @@ class TrainConfig(Settings):
         "stop", "what to do if the loss is not finite: stop with an error, or skip the step"
     )
 
+    init: Annotated[str, Meta(description="a model directory")] = setting(
+        "", "model to start from, which `dgl-gt train --out` has written, for any task; its head is taken where it fits"
+    )
+    frozen: Flag = setting(False, "with init: train the head alone, which is what comes after the rows of nodes")
+
     def __post_init__(self):
         super().__post_init__()
+        if self.frozen and (not self.init or self.local_epochs):
+            raise InputError("frozen is true; it needs init, a model to start from, and no local_epochs")
         self.model.check_with_edges(bool(self.task.edge_features))
         if self.optimizer.schedule == "plateau" and not self.patience:
             raise InputError(

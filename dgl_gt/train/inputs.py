@@ -17,7 +17,7 @@ from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.transforms.exphormer import EDGE_KIND
 
 from .config import TrainConfig
-from .task_config import Inputs, TaskConfig
+from .task_settings import Inputs, TaskConfig
 
 _OF_SIGNS = -1  # in place of a layer, in the seed of the signs of a step
 

@@ -6,6 +6,7 @@ decides what is drawn for the link, so nothing depends on who draws it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 
 from dgl_gt.exchange.policy.training_graphs import with_edges
-from dgl_gt.exchange.route import EdgeSet, RowFetch
+from dgl_gt.exchange.route import EdgeSet, RowFetch, own_places
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.ops.reference import mix64, splitmix64
-from dgl_gt.partition.shards.counts import user_node_count
+from dgl_gt.partition.shards.counts import user_edge_count, user_node_count
 
 from .inputs import Pairs
 
@@ -29,7 +30,7 @@ _MAX_DRAWS = 50  # of a pair that is to be no link
 
 @dataclass(frozen=True)
 class RankLinks:
-    """Links and other pairs of a graph, with the rank that owns the destination.
+    """Links and other pairs of a graph, each on one rank.
 
     Attributes
     ----------
@@ -60,6 +61,22 @@ class RankLinks:
             own[name] = both[:, (place >= begin) & (place < end)].long().to(sg.device)
         record = sg.manifest["links"]
         return cls(sg, own, record["pairs"], new_ids.to(sg.device), record["is_undirected"])
+
+    @classmethod
+    def of_edges(cls, sg: ShardedGraph, split_of: Callable[[Tensor], Tensor], names: Sequence[str]) -> RankLinks:
+        """The edges of a graph without self-loops, and without those that transforms added; a collective.
+
+        Those whose key ``split_of`` gives the number i are the set ``names[i]``. Each edge is on the rank that has it.
+        """
+        held, (src, dst) = sg.pull(sg.node_ids), sg.edges()
+        is_taken = (sg.edge_ids < user_edge_count(sg.manifest)) & (src != dst)
+        both = torch.stack([held[src[is_taken]], held[dst[is_taken]]])
+        links = cls(sg, {}, {}, sg.gather(own_places(sg)), False)
+        number = split_of(links.keys(*both))
+        for each, name in enumerate(names):
+            links.pairs[name] = both[:, number == each]
+            links.counts[name] = int(sg.comm.all_reduce((number == each).sum().reshape(1).cpu())[0])
+        return links
 
     def keys(self, source: Tensor, destination: Tensor) -> Tensor:
         """The key of each pair, int64 (n,); that of the reverse pair is the same."""

@@ -37,6 +37,7 @@ METRICS = {
         MetricKind("rmse", "RMSE", is_share=False, lower_is_better=True),
         MetricKind("r2", "R2", is_share=False),
         MetricKind("mrr", "MRR"),
+        MetricKind("reconstruction", "reconstruction loss", is_share=False, lower_is_better=True),
     )
 }
 

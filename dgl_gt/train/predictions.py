@@ -24,7 +24,8 @@ from .around_nodes import AroundNodes, PairModel
 from .inputs import ModelInputs, read_inputs
 from .model import logits_of, share_weights
 from .task import task_class
-from .task_config import NodeClassificationConfig, TaskConfig
+from .task_config import NodeClassificationConfig
+from .task_settings import TaskConfig
 
 
 def predict(model: nn.Module, sg: ShardedGraph) -> Any | None:

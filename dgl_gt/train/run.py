@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from dgl_gt.partition.figures.strategies import AUTO, CHOICES, strategy_of
 from dgl_gt.run_files.run_record import PlanOfRun, RunRecord
 
 from .config import TrainConfig, policy_of
+from .initial_weights import start_from
 from .inputs import with_stated_meanings
 from .loop import fit
 from .model import ModelFactory, build_model, share_weights, with_earlier_precision, with_measured_precision
 from .run_state import TrainResult
+from .saved_model import read_model
 from .store import RunStore
 from .sufficient_factors import factors_of
 from .task import Task, read_task
@@ -117,6 +120,12 @@ def prepare(
     model.dgl_gt_learned = dict(task.learned)  # for predictions
     if factory:
         share_weights(model, sg.comm)
+    if config.init:
+        with sg.comm.raising_together():
+            saved = read_model(config.init)
+        text = start_from(model, config, saved, factory is not None)
+        if sg.comm.rank == 0:
+            print(f"dgl-gt: {text}", file=sys.stderr)
     return task, model
 
 

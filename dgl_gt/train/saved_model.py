@@ -82,16 +82,7 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         The directory holds no model, its file is damaged or of another version, its weights are not finite, or
         the model is not one of the factory.
     """
-    path = Path(directory) if os.path.isfile(directory) else Path(directory) / WEIGHTS
-    if not os.path.isfile(path):
-        raise InputError(
-            f"{directory} holds no model ({WEIGHTS}); give the directory that `dgl-gt train --out` has written"
-        )
-    content = read_bytes(path)
-    try:
-        values, state = MODEL_FILE.unpack(content)
-    except InputError as error:
-        raise InputError(f"{path} {error}; train the model again") from error
+    path, values, state = read_model(directory)
     try:
         config, shape = values["config"], dict(values["shape"])
         _check_factory(path, shape.pop("model_factory", None), factory)
@@ -115,6 +106,20 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
         raise InputError(f"{path}: {name} holds NaN or infinity; train the model again with a lower lr")
     model.class_names, model.dgl_gt_learned = class_names, learned
     return model.to(torch.get_default_dtype()).eval()
+
+
+def read_model(directory) -> tuple[Path, dict, dict[str, torch.Tensor]]:
+    """The file of a model directory, the values in it and the state of the model; ``InputError`` as :func:`load_model`."""
+    path = Path(directory) if os.path.isfile(directory) else Path(directory) / WEIGHTS
+    if not os.path.isfile(path):
+        raise InputError(
+            f"{directory} holds no model ({WEIGHTS}); give the directory that `dgl-gt train --out` has written"
+        )
+    content = read_bytes(path)
+    try:
+        return path, *MODEL_FILE.unpack(content)
+    except InputError as error:
+        raise InputError(f"{path} {error}; train the model again") from error
 
 
 def _check_factory(path: Path, made_by, factory: ModelFactory | None) -> None:

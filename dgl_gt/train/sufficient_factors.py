@@ -33,7 +33,7 @@ def factored_layers(model: NodeModel, figures: Figures, config: TrainConfig) -> 
     rows, or if the loss also has a term for rows outside the training rows, or reads edges.
     """
     mask = config.task.mask_of_loss
-    if config.task.pair_scorer or config.task.node_embedding or mask not in figures.masked:
+    if config.task.reads_pairs or config.task.node_embedding or mask not in figures.masked:
         return ()
     rows = figures.masked[mask]
     return tuple(name for name, layer in model.after_attention().items() if saves_bytes(layer, rows.tolist()))

@@ -15,7 +15,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from .config import TrainConfig
 from .inputs import ModelInputs
 from .metric_kinds import MetricKind
-from .task_config import TaskConfig
+from .task_settings import TaskConfig
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Task(Protocol):
 
 def task_class(config: TaskConfig) -> type[Task]:
     """The class of a task."""
-    module = config.kind.partition("_")[2]
+    module = config.kind.rpartition("_")[2]
     return getattr(import_module(f"{__package__}.tasks.{module}"), type(config).__name__.removesuffix("Config"))
 
 

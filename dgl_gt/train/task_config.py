@@ -2,130 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from dataclasses import dataclass
+from typing import Annotated
 
 from msgspec import Meta
 
-from dgl_gt.model_config import EDGE_KINDS
-from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS
-from dgl_gt.settings import Count, Flag, Settings, Share, between, described, one_of, setting, with_default
+from dgl_gt.settings import Flag, Share, between, described, one_of, setting, with_default
 
 from .metric_kinds import METRICS, is_hits
+from .task_settings import TASKS, TaskConfig
 
-ASSUMED_CLASSES = 40
-MEANINGS = ("number", "kind")  # of edge data
 NEGATIVES = ("uniform", "degree", "swap")
 LINK_LOSSES = ("bce", "bpr", "margin", "square")
 DECODERS = ("mlp", "hadamard", "bilinear", "dot")
-_ENCODINGS = r"\A([a-z_]+(,[a-z_]+)*)?\Z"
-_NAMES = r"\A([^,]+(,[^,]+)*)?\Z"  # edge data may have any name, but one with a comma cannot be given here
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a model reads: features, divided by their sums or not, encodings, edge data with meanings, and trained rows."""
-
-    encodings: tuple[str, ...] = ()
-    normalizes_features: bool = False
-    edge_features: dict[str, str | None] = field(default_factory=dict)  # one of ``MEANINGS``, or None if not stated
-    node_embedding: int = 0  # width of a trained row of each node
-
-
-def _split(names: str) -> tuple[str, ...]:
-    """The names in a list with commas, each once."""
-    return tuple(dict.fromkeys(filter(None, names.split(","))))
-
-
-def _edge_columns(text: str) -> dict[str, str | None]:
-    """What ``weight:number,type:kind,length`` says about each column: ``number``, ``kind`` or nothing, which is None."""
-    columns: dict[str, str | None] = {}
-    for word in _split(text):
-        name, colon, meaning = word.rpartition(":")
-        is_stated = colon and meaning in MEANINGS
-        name = name if is_stated else word
-        if name in columns:
-            raise InputError(f"edge_features names {name!r} twice, in {text!r}; name it once")
-        columns[name] = meaning if is_stated else None
-    return columns
-
-
-@dataclass(frozen=True)
-class TaskConfig(Settings):
-    """What the settings of all tasks have in common: which data the model reads, and the split."""
-
-    metrics: ClassVar[tuple[str, ...]] = ()  # names; the first one is the default
-
-    kind: Annotated[str, Meta(description="the name of a task")] = setting(
-        "node_classification",
-        "what is learned of nodes: node_classification, a class; node_multilabel, several labels; node_regression, numbers; "
-        "of edges: edge_classification, edge_multilabel, edge_regression; or link_prediction",
-        option="task",
-    )
-    encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
-        setting("", "encodings in the shards to append to the features, such as laplacian,degree")
-    )
-    edge_features: Annotated[str, Meta(pattern=_NAMES, description="names of edge data with commas between them")] = (
-        setting(
-            "",
-            "edge data from which each layer makes a bias of its scores, as in weight:number,type:kind; kinds are whole "
-            f"numbers from 0 to {EDGE_KINDS - 1}. By default edge_kind and shortest_path are kinds, and all others numbers",
-        )
-    )
-    node_embedding: Annotated[int, between(0, 2**16)] = setting(
-        0, "width of a trained row of each node, which the model reads after the features, or where there are none"
-    )
-    normalize_features: Flag = setting(False, "divide each node's features by the sum of their absolute values")
-    split: Count = setting(0, "number of the split, counted from 0, if the masks hold several")
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_one_of("task", self.kind, tuple(TASKS))
-        if TASKS[self.kind] is not type(self):
-            raise InputError(f"task is {self.kind}; its settings are a {TASKS[self.kind].__name__}")
-        _edge_columns(self.edge_features)
-
-    @property
-    def inputs(self) -> Inputs:
-        """What a model reads of the data."""
-        edges = _edge_columns(self.edge_features)
-        return Inputs(_split(self.encodings), self.normalize_features, edges, self.node_embedding)
-
-    @property
-    def reads_links(self) -> bool:
-        """Whether the task reads the links that were split off."""
-        return False
-
-    @property
-    def assumed_out_dim(self) -> int:
-        """Numbers of a result in predictions, which are made before the labels are read."""
-        return ASSUMED_CLASSES
-
-    @property
-    def has_class_names(self) -> bool:
-        """Whether the names of classes in the shards are those of the results."""
-        return False
-
-    @property
-    def node_data(self) -> tuple[str, ...]:
-        """The node data that the task reads, besides what the model reads."""
-        return ()
-
-    @property
-    def edge_data(self) -> tuple[str, ...]:
-        """The edge data that the task reads, besides what the model reads."""
-        return ()
-
-    @property
-    def mask_of_loss(self) -> str:
-        """The mask of the rows that the loss reads; empty where it reads others, too."""
-        return ""
-
-    @property
-    def pair_scorer(self) -> str:
-        """How results of edges are made of rows of both ends; empty for a task on nodes."""
-        return ""
 
 
 @dataclass(frozen=True)
@@ -374,11 +265,32 @@ class LinkPredictionConfig(TaskConfig):
         return 1
 
 
-TASKS: dict[str, type[TaskConfig]] = {
-    each.kind: each
-    for each in (
-        *(NodeClassificationConfig, NodeMultilabelConfig, NodeRegressionConfig),
-        *(EdgeClassificationConfig, EdgeMultilabelConfig, EdgeRegressionConfig),
-        LinkPredictionConfig,
+@described
+@dataclass(frozen=True)
+class PretrainConfig(TaskConfig):
+    """The options of the task ``pretrain``: features of hidden nodes, and edges, are predicted from the rest of the graph.
+
+    Raises
+    ------
+    InputError
+        A value is out of range; the message names it and says what is allowed.
+    """
+
+    kind: Annotated[str, Meta(description="the name of a task")] = with_default(TaskConfig, "kind", "pretrain")
+    mask_share: Share = setting(0.5, "share of the nodes whose features a step hides and predicts")
+    edge_weight: Annotated[float, between(0.0, 1000.0)] = setting(
+        0.1, "weight in the loss of telling edges from other pairs, beside that of features, which is 1"
     )
-}
+    pairs_per_step: Annotated[int, between(0, 2**40)] = with_default(LinkPredictionConfig, "pairs_per_step", 65536)
+
+    @property
+    def reads_pairs(self) -> bool:
+        return True
+
+
+for _kind in (
+    *(NodeClassificationConfig, NodeMultilabelConfig, NodeRegressionConfig),
+    *(EdgeClassificationConfig, EdgeMultilabelConfig, EdgeRegressionConfig),
+    *(LinkPredictionConfig, PretrainConfig),
+):
+    TASKS[_kind.kind] = _kind

@@ -18,7 +18,8 @@ from dgl_gt.train.config import KINDS as SECTION_KINDS
 from dgl_gt.train.config import SECTIONS, SETTINGS, TrainConfig, read_config
 from dgl_gt.train.metric_kinds import METRICS
 from dgl_gt.train.task import task_class
-from dgl_gt.train.task_config import TASKS, NodeClassificationConfig, TaskConfig
+from dgl_gt.train.task_config import NodeClassificationConfig
+from dgl_gt.train.task_settings import TASKS, TaskConfig
 
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors, aliases and tags"),

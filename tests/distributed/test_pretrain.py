@@ -1,0 +1,140 @@
+"""Pretraining on any ranks gives the losses, metrics and rows of one process; other tasks start from it."""
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+from tasks_on_ranks import STRATEGIES, check_ranks, trained_alone
+
+import dgl_gt
+from dgl_gt.partition import InputError, encode, from_edges, partition
+from dgl_gt.train.config import read_config
+from dgl_gt.train.run import train, train_and_save
+from dgl_gt.train.tasks.pretrain import Pretrain
+
+NODES = 110
+SETTINGS = dict(task="pretrain", epochs=4, layers=2, hidden=12, heads=6, dropout=0.1, lr=0.01, patience=0)
+TASKS = {
+    "features and edges": {"encodings": "degree,laplacian", "pairs_per_step": 100},
+    "features alone": {"architecture": "gnn", "score": "gcn", "heads": 1, "edge_weight": 0.0, "norm": "batch"},
+    "edges alone": {"node_embedding": 8, "edge_weight": 1.0},
+    "with edge data": {"edge_features": "length", "mask_share": 0.3},
+}
+
+
+def graph_of(kind):
+    rng = np.random.default_rng(3)
+    src, dst = rng.integers(0, NODES - 4, (2, 500))  # the last nodes have no edges
+    nodes = {"label": rng.integers(0, 3, NODES)}
+    nodes |= {f"{name}_mask": np.arange(NODES) % 3 == each for each, name in enumerate(("train", "val", "test"))}
+    if kind != "edges alone":
+        nodes["feat"] = rng.random((NODES, 5)).astype(np.float32)
+    graph = from_edges(src, dst, NODES, nodes, {"length": rng.random(500).astype(np.float32)})
+    return encode(graph, "degree,laplacian=3") if kind == "features and edges" else graph
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_any_ranks_pretrain_as_one(kind, tmp_path):
+    graph, settings = graph_of(kind), SETTINGS | TASKS[kind]
+    expected = trained_alone(graph, settings, tmp_path)
+    for parts in (2, 3, 4):
+        strategies = [each for each in STRATEGIES if each != "heads" or (parts < 4 and settings["heads"] > 1)]
+        check_ranks(graph, settings, tmp_path, expected, parts, strategies)
+
+
+def test_ranks_without_edges_or_nodes_take_part(tmp_path):
+    """Part 2 has the nodes without edges, and part 3 no node."""
+    kind = "features and edges"
+    graph, settings = graph_of(kind), SETTINGS | TASKS[kind]
+    owner = np.where(np.arange(NODES) < NODES - 4, np.arange(NODES) % 2, 2)
+    expected = trained_alone(graph, settings, tmp_path)
+    check_ranks(graph, settings, tmp_path, expected, 4, ["halo_h"], owner=owner)
+
+
+def test_a_deep_halo_and_a_transmission_policy(tmp_path):
+    graph, settings = graph_of("features alone"), SETTINGS | {"dropout": 0.0}
+    partition(graph, 2, tmp_path / "two", halo_depth=2)
+    partition(graph, 1, tmp_path / "one")
+    expected = train(dgl_gt.load(tmp_path / "one"), read_config(**settings)).losses
+    for losses in run_ranks(2, losses_on_rank, tmp_path / "two", settings, 2):
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    for losses in run_ranks(2, losses_on_rank, tmp_path / "two", settings | {"policy": "bf16"}, 1):
+        np.testing.assert_allclose(losses, expected, rtol=0.05)
+
+
+def losses_on_rank(rank, folder, settings, depth):
+    return train(dgl_gt.load(folder, depth=depth), read_config(**settings | {"depth": depth})).losses
+
+
+def test_what_is_held_out_is_never_learned(tmp_path):
+    partition("sample:communities?nodes=400", 1, tmp_path / "shards")
+    task = Pretrain.read(dgl_gt.load(tmp_path / "shards"), read_config(**SETTINGS))
+    held_out = np.concatenate([task.rows("val"), task.rows("test")])
+    assert 20 < len(held_out) < 70 and len(np.unique(held_out)) == len(held_out)
+    hidden = [next(task.batches(step)).targets["rows"].numpy() for step in range(6)]
+    assert not any(np.isin(held_out, each).any() for each in hidden) and len({each.tobytes() for each in hidden}) == 6
+    batch = next(task.batches(0))
+    assert not batch.inputs.feat[batch.targets["rows"]].any() and batch.inputs.feat[held_out].all(1).any()
+
+
+# ---- starting from a model ----
+
+
+@pytest.fixture
+def pretrained(tmp_path):
+    """Shards, the settings of a pretrained model, and its directory."""
+    partition(graph_of("features alone"), 1, tmp_path / "shards")
+    sg, settings = dgl_gt.load(tmp_path / "shards"), {**SETTINGS, "epochs": 3}
+    result = train_and_save(sg, read_config(**settings), tmp_path / "model")[0]
+    return sg, settings, tmp_path / "model", result.model.state_dict()
+
+
+@pytest.mark.parametrize("task", ["node_classification", "link_prediction", "pretrain"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_task_starts_from_a_pretrained_model(pretrained, task, frozen, tmp_path):
+    sg, settings, model, before = pretrained
+    if task == "link_prediction":
+        partition(graph_of("features alone"), 1, tmp_path / "linked", link_split="0.8,0.1,0.1")
+        sg = dgl_gt.load(tmp_path / "linked")
+    config = read_config(**settings | {"task": task, "epochs": 1, "init": str(model), "frozen": frozen})
+    after = train(sg, config).model.state_dict()
+    for name, value in before.items():
+        now = after.get(name, after.get(f"nodes.{name}"))
+        if not name.startswith("output."):
+            assert frozen == bool((now == value).all()), name
+    if task == "pretrain":  # the head fits, and goes on
+        assert (after["output.weight"] - before["output.weight"]).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    "settings, names",
+    [
+        ({"hidden": 24}, ["hidden", "12", "24"]),
+        ({"heads": 2}, ["heads", "6", "2"]),
+        ({"node_embedding": 4}, ["node_embedding", "0", "4"]),
+        ({"init": "nowhere"}, ["nowhere"]),
+    ],
+)
+def test_a_model_of_other_settings_is_refused(pretrained, settings, names):
+    sg, own, model, _ = pretrained
+    with pytest.raises(InputError) as caught:
+        train(sg, read_config(**own | {"task": "node_classification", "init": str(model)} | settings))
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_a_graph_of_other_features_is_refused(pretrained, tmp_path):
+    _, own, model, _ = pretrained
+    partition("sample:communities?nodes=200&features=7", 1, tmp_path / "other")
+    with pytest.raises(InputError, match="encoder") as caught:
+        train(dgl_gt.load(tmp_path / "other"), read_config(**own | {"init": str(model)}))
+    assert "(12, 5)" in str(caught.value) and "(12, 7)" in str(caught.value)
+
+
+def test_frozen_needs_a_model_to_start_from():
+    with pytest.raises(InputError, match="frozen"):
+        read_config(frozen=True)
+
+
+def test_a_graph_without_held_out_nodes_is_refused(tmp_path):
+    partition("sample:communities?nodes=10&degree=2&classes=2", 1, tmp_path / "few")
+    with pytest.raises(InputError, match="10 nodes"):
+        train(dgl_gt.load(tmp_path / "few"), read_config(task="pretrain", epochs=1))
