@@ -87,7 +87,7 @@ LIMITS = {
 
 def test_every_number_but_shares_has_limits():
     numbers = {name for name, kind in KINDS.items() if kind.__origin__ in (int, float)}
-    shares = {"dropout", "attention_dropout", "input_dropout", "global_dropout", "label_smoothing"}
+    shares = {"dropout", "attention_dropout", "input_dropout", "global_dropout", "label_smoothing", "mask_share"}
     assert numbers - LIMITS.keys() == shares
 
 
@@ -103,6 +103,8 @@ def test_every_setting_has_its_limits(name):
         others = {"architecture": "gnn", "residual": "initial"}
     elif name in ("negatives_per_link", "pairs_per_step", "top"):
         others = {"task": "link_prediction"}
+    elif name == "edge_weight":
+        others = {"task": "pretrain"}
     elif name == "edge_hidden":
         others = {"edge_features": "weight"}
     elif name.startswith("global_"):
@@ -279,7 +281,7 @@ def test_a_task_is_found_by_its_name(kind):
     found = task_class(kind())
     assert (
         f"{found.__name__}Config" == kind.__name__
-        and (kind().node_data or kind().edge_data or kind().reads_links)
+        and (kind().node_data or kind().edge_data or kind().reads_pairs)
         and set(kind.metrics) <= METRICS.keys()
     )
     for name in ("read", "assume", "sizes", "metric", "rows_of_loss", "batches", "loss", "evaluate", "answer"):
