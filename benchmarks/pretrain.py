@@ -22,13 +22,25 @@ from dgl_gt.train import train, train_and_save
 from dgl_gt.train.config import read_config
 
 MODEL = {
-    "architecture": "gnn", "score": "gcn", "residual": "none", "norm": "layer", "layers": 2, "hidden": 128,
-    "heads": 1, "patience": 0,
+    "architecture": "gnn",
+    "score": "gcn",
+    "residual": "none",
+    "norm": "layer",
+    "layers": 2,
+    "hidden": 128,
+    "heads": 1,
+    "patience": 0,
 }
 PRETRAIN = MODEL | {"task": "pretrain", "epochs": 100, "evaluate_every": 20, "dropout": 0.2, "lr": 0.003}
 FINE_TUNE = MODEL | {
-    "epochs": 100, "evaluate_every": 2, "dropout": 0.5, "optimizer": "adam", "decay": "all",
-    "weight_decay": 0.0005, "lr": 0.005, "warmup": 0,
+    "epochs": 100,
+    "evaluate_every": 2,
+    "dropout": 0.5,
+    "optimizer": "adam",
+    "decay": "all",
+    "weight_decay": 0.0005,
+    "lr": 0.005,
+    "warmup": 0,
 }
 
 

@@ -99,15 +99,17 @@ def peer(name: str, checkouts: Path, epochs: int) -> None:
     runpy.run_path(str(folder / "main.py"), run_name="__main__")
 
 
-def run(*line, environment=None) -> str:
+def run(*line, environment=None, folder=None) -> str:
     environment = os.environ | (environment or {})
-    return subprocess.run(list(map(str, line)), check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    options = {"check": True, "stdout": subprocess.PIPE, "text": True, "env": environment, "cwd": folder}
+    return subprocess.run(list(map(str, line)), **options).stdout
 
 
 def theirs(name: str, checkouts: Path, epochs: int) -> list[float]:
     """The validation metric after each epoch."""
-    line = sys.executable, __file__, "--checkouts", checkouts, "--peer", name, epochs
-    text = run(*line, environment=environment_of_ranks())  # the allocator that dgl-gt starts with
+    line = sys.executable, Path(__file__).resolve(), "--checkouts", checkouts.resolve(), "--peer", name, epochs
+    with tempfile.TemporaryDirectory() as folder:  # it writes results where it runs
+        text = run(*line, environment=environment_of_ranks(), folder=folder)  # the allocator that dgl-gt starts with
     return [float(each[2]) / 100 for each in PEER_LINE.finditer(text)]
 
 
