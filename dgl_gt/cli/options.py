@@ -164,7 +164,12 @@ def positive_float(text: str) -> float:
 
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
-_METAVAR_OF = {"encodings": "NAME,...", "edge_features": "NAME[:number|:kind],...", "checkpoint_every": "N|TIME"}
+_METAVAR_OF = {
+    "encodings": "NAME,...",
+    "edge_features": "NAME[:number|:kind],...",
+    "checkpoint_every": "N|TIME",
+    "init": "DIR",
+}
 
 
 def add_settings(command, names: Iterable[str]) -> None:

@@ -216,16 +216,18 @@ def _train_several(args, config, sg, plan, factory):
     from dgl_gt.train.run import train
     from dgl_gt.train.task import read_task
 
-    splits, runs = args.splits or [config.task.split], []
+    settings = [{"split": each} for each in args.splits or ()] or [{}]
+    runs = []
     config.changed(seed=config.seed + (args.seeds or 1) - 1)  # refused here, before the first run, if it is too large
     with sg.comm.together():
-        for split in splits:
-            read_task(sg, config.changed(split=split))  # the same
-    for split in splits:
+        for each in settings:
+            read_task(sg, config.changed(**each))  # the same
+    for each in settings:
+        split = each.get("split", getattr(config.task, "split", 0))
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
                 callbacks = {"on_start": progress and progress.start, "on_epoch": progress and progress.after_epoch}
-                result = train(sg, config.changed(split=split, seed=seed), **callbacks, factory=factory)
+                result = train(sg, config.changed(**each, seed=seed), **callbacks, factory=factory)
             runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, sg)))
             del result  # and with it the model
     values = summary.values_of_runs(runs) | ({"plan": msgspec.to_builtins(plan)} if plan else {})

@@ -25,10 +25,12 @@ from dgl_gt.train.task_config import LinkPredictionConfig as LinkPredictionConfi
 from dgl_gt.train.task_config import NodeClassificationConfig as NodeClassificationConfig
 from dgl_gt.train.task_config import NodeMultilabelConfig as NodeMultilabelConfig
 from dgl_gt.train.task_config import NodeRegressionConfig as NodeRegressionConfig
+from dgl_gt.train.task_config import PretrainConfig as PretrainConfig
 from dgl_gt.train.tasks.classification import EdgeClassification as EdgeClassification
 from dgl_gt.train.tasks.classification import NodeClassification as NodeClassification
 from dgl_gt.train.tasks.multilabel import EdgeMultilabel as EdgeMultilabel
 from dgl_gt.train.tasks.multilabel import NodeMultilabel as NodeMultilabel
 from dgl_gt.train.tasks.prediction import LinkPrediction as LinkPrediction
+from dgl_gt.train.tasks.pretrain import Pretrain as Pretrain
 from dgl_gt.train.tasks.regression import EdgeRegression as EdgeRegression
 from dgl_gt.train.tasks.regression import NodeRegression as NodeRegression

@@ -183,8 +183,12 @@ class TrainConfig(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.frozen and (not self.init or self.local_epochs):
-            raise InputError("frozen is true; it needs init, a model to start from, and no local_epochs")
+        if self.frozen and not self.init:
+            raise InputError("frozen is true, and init names no model to start from; add it, or leave frozen out")
+        if self.frozen and self.local_epochs:
+            raise InputError(
+                f"frozen is true, and local_epochs is {self.local_epochs}, which trains the layers; leave one of them out"
+            )
         self.model.check_with_edges(bool(self.task.edge_features))
         if self.optimizer.schedule == "plateau" and not self.patience:
             raise InputError(

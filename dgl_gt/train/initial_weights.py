@@ -2,76 +2,74 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from collections.abc import Iterable
 
-from torch import nn
+from torch import Tensor, nn
 
 from dgl_gt.partition.errors import InputError
 
 from .config import SETTINGS, TrainConfig
+from .task_settings import TaskConfig
 
-_AROUND = re.compile(r"\A(nodes\.)+")  # of a model around another one, see around_nodes.py
-_HEAD = ("output.", "global_output.", "scorer.")  # of models of dgl-gt
+_HEAD = ("output.", "global_output.", "around scorer.")  # of models of dgl-gt, in the names of :func:`_keys`
 _READ = ("normalize_features", "encodings", "edge_features", "node_embedding")
 _MAY_DIFFER = ("output",)  # and all rates of dropout
 
 
-def start_from(model: nn.Module, config: TrainConfig, saved: tuple, has_factory: bool = False) -> str:
+def start_from(model: nn.Module, config: TrainConfig, values: dict, state: dict[str, Tensor], is_ours: bool) -> str:
     """Give a new model the weights of ``config.init``; with ``config.frozen`` these are not trained. Says what is new.
 
-    ``saved`` is what :func:`dgl_gt.train.saved_model.read_model` gives of it; every rank calls this.
-
-    The head, which is what comes after the rows of nodes, starts anew unless all of it fits, and is trained. In a model
-    of a factory, what has no weights of its name and shape is the head.
+    ``values`` and ``state`` are what :func:`dgl_gt.train.saved_model.read_model` gives of it; every rank calls this. The
+    head, which is what comes after the rows of nodes, starts anew unless all of it fits, and is trained. In a model of a
+    factory, ``is_ours`` is false, and what has no weights of its name and shape is the head.
 
     Raises
     ------
     InputError
-        The settings of that model are others, or its tensors have other shapes.
+        The settings of that model are others, its tensors have other shapes, or nothing is left to train.
     """
-    path, values, state = saved
-    given = {_AROUND.sub("", name): value for name, value in state.items()}
+    before = TrainConfig().changed(**values["config"])
+    if is_ours:
+        _check_settings(config, before)
+    given = {key: state[name] for name, key in _keys(state, before.task).items()}
     mine = model.state_dict()
-    fits = {name for name, value in mine.items() if _shape(given.get(_AROUND.sub("", name))) == _shape(value)}
-    if has_factory:
-        head = mine.keys() - fits
-    else:
-        _check_settings(config, values["config"])
-        head = {name for name in mine if _AROUND.sub("", name).startswith(_HEAD)}
-        head = set() if head <= fits else head
+    keys = _keys(mine, config.task)
+    fits = {name for name, key in keys.items() if key in given and given[key].shape == mine[name].shape}
+    head = {name for name, key in keys.items() if key.startswith(_HEAD)} if is_ours else mine.keys() - fits
     wrong = sorted(mine.keys() - head - fits) if fits else sorted(mine)
     if wrong:
-        name = wrong[0]
-        had = _shape(given.get(_AROUND.sub("", name)))
+        had = given.get(keys[wrong[0]])
         raise InputError(
-            f"init is {config.init}, in which {name} has {f'shape {had}' if had else 'no weights'}, and the new model needs "
-            f"{_shape(mine[name])}; start from a model of the same settings, trained on features of the same width"
+            f"init is {config.init}, in which {wrong[0]} {'does not exist' if had is None else f'has shape {tuple(had.shape)}'}, and the "
+            f"new model needs {tuple(mine[wrong[0]].shape)}; start from the same kind of model, trained on features of the same width"
         )
-    model.load_state_dict(
-        {name: value if name in head else given[_AROUND.sub("", name)] for name, value in mine.items()}
-    )
-    is_head = {name for name in mine if _AROUND.sub("", name).startswith(_HEAD)} | head
+    new = set() if head <= fits else head
+    model.load_state_dict({name: value if name in new else given[keys[name]] for name, value in mine.items()})
     if config.frozen:
         for name, parameter in model.named_parameters():
-            if name not in is_head:
+            if name not in head:
                 parameter.requires_grad_(False)
         if not any(each.requires_grad for each in model.parameters()):
             raise InputError(f"frozen is true, and all weights of the model are those of {config.init}; leave it out")
-    new = f"all but {', '.join(sorted(head))}" if head else "all"
-    return f"started with the weights of {path}: {new}{', which alone are trained' if config.frozen and head else ''}"
+    but = f" but {', '.join(sorted(new))}" if new else ""
+    trained = f"; {', '.join(sorted(head))} alone are trained" if config.frozen else ""
+    return f"started with the weights of {config.init}: all{but}{trained}"
 
 
-def _shape(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else tuple(value.shape)
+def _keys(names: Iterable[str], task: TaskConfig) -> dict[str, str]:
+    """By the name of a tensor one that does not depend on the task: which models are around that of nodes."""
+    inner = "nodes." * (bool(task.pair_scorer) + bool(task.node_embedding))  # see build_model
+    outer = {name: f"around {name.removeprefix('nodes.')}" for name in names if not name.startswith(inner)}
+    return {name: outer.get(name, name.removeprefix(inner)) for name in names}
 
 
-def _check_settings(config: TrainConfig, before: dict) -> None:
+def _check_settings(config: TrainConfig, before: TrainConfig) -> None:
     """Raise :class:`InputError` that names the first setting on which weights depend and that differs."""
+    earlier = before.flat()
     for name, value in config.flat().items():
         is_read = SETTINGS[name][0] == "model" and "dropout" not in name and name not in _MAY_DIFFER or name in _READ
-        if is_read and before.get(name) != value:
+        if is_read and earlier.get(name) != value:
             raise InputError(
-                f"init is {config.init}, whose {name} is {before.get(name)!r}, and this run's is {value!r}; they must be the same: "
-                f"give --set {SETTINGS[name][0]}.{name}={before.get(name)}"
+                f"init is {config.init}, whose {name} is {earlier.get(name)!r}, and this run's is {value!r}; they must be the same: "
+                f"give --set {SETTINGS[name][0]}.{name}={earlier.get(name)}"
             )

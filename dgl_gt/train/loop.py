@@ -71,6 +71,9 @@ def take_step(
 def forward(model: nn.Module, task: Task, batch: Batch, step: int, seed: int) -> torch.Tensor:
     """The result of a model on a batch of a training step, with its dropout."""
     model.train()
+    for each in model.modules():  # statistics of what is not trained stay, too
+        if isinstance(each, nn.BatchNorm1d) and each.affine and not each.weight.requires_grad:
+            each.eval()
     set_dropout_step(model, seed, step if batch.number is None else batch.number)
     return logits_of(model, batch.inputs, task.sizes["out_dim"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -44,7 +45,7 @@ def train(
         ``val_mask`` and ``test_mask``.
     config : TrainConfig
         With ``on_nan`` "skip", a step is skipped where the loss or a gradient is not finite; then the weights and the batch
-        statistics stay as they were. Ten such steps in a row are an error.
+        statistics stay as they were. Ten such epochs in a row are an error.
     on_start : callable, optional
         Function that is called before the first epoch as ``on_start(history)``, with the losses and metrics of the run
         so far, which are empty unless it goes on from a checkpoint.
@@ -67,7 +68,7 @@ def train(
         config = completed(sg, config)
         _check_exchange(sg, config)
         graphs = _training_graphs(sg, config)
-        task, model = prepare(sg, config, factory, graphs)
+        task, model = prepare(sg, config, factory, graphs, is_new=store is None or not store.goes_on)
         graphs.policy.check(traits_of(model).num_views, sg.comm.world_size)
         # A model of a user's may compute rows together after its last attention, one derived from ours, too.
         factors = None if factory else factors_of(model, task, sg, config)
@@ -108,11 +109,16 @@ def _check_exchange(sg: ShardedGraph, config: TrainConfig) -> None:
 
 
 def prepare(
-    sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None, graphs: TrainingGraphs | None = None
+    sg: ShardedGraph,
+    config: TrainConfig,
+    factory: ModelFactory | None = None,
+    graphs: TrainingGraphs | None = None,
+    is_new: bool = True,
 ) -> tuple[Task, torch.nn.Module]:
     """The task of a graph, and a new model for it with the same weights on all ranks; every rank calls it.
 
     It sets the seed of torch. ``graphs`` are those of training steps under a policy; by default steps are exact.
+    Where the run is not new, nothing is said of ``config.init``.
     """
     task = read_task(sg, config, graphs)
     torch.manual_seed(config.seed)
@@ -123,8 +129,8 @@ def prepare(
     if config.init:
         with sg.comm.raising_together():
             saved = read_model(config.init)
-        text = start_from(model, config, saved, factory is not None)
-        if sg.comm.rank == 0:
+        text = start_from(model, config, *saved[1:], factory is None)
+        if is_new and sg.comm.rank == 0:
             print(f"dgl-gt: {text}", file=sys.stderr)
     return task, model
 
@@ -204,6 +210,10 @@ def train_and_save(
     if plan is not None:
         check_type("plan", plan, PlanOfRun)
     with sg.comm.together():
+        if config.init and os.path.realpath(config.init) == os.path.realpath(out):
+            raise InputError(
+                f"init is {config.init}, which is also the directory of the run; choose another one (--out)"
+            )
         config = completed(sg, with_earlier_precision(sg.comm, config, out) if resume else config)
     store = RunStore(
         sg,

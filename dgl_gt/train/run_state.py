@@ -223,7 +223,7 @@ def peak_memory_on(device: torch.device) -> int:
 # ---- what a run and the checkpoint that it goes on from must have in common ----
 
 
-FREE_SETTINGS = ("activation_checkpoint", "strategy", "depth", "checkpoint_every", "on_nan", "top")
+FREE_SETTINGS = ("activation_checkpoint", "strategy", "depth", "checkpoint_every", "on_nan", "top", "init")
 _SHOWN = 5  # differences in a message
 _NUMBERS = 1 << 20  # hashed at a time
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

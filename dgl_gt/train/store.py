@@ -100,6 +100,7 @@ class RunStore:
                 self._directory = RunDirectory(out, force=force, is_ours=is_own)
                 self._log = MetricsLog(Path(out), tensorboard)
         self._beginning, timeline = sg.comm.broadcast_object([beginning, bool(timeline)])
+        self.goes_on = self._beginning == "resumed"  # from a checkpoint
         self._profiler = StepProfiler(sg, config.epochs) if timeline else None
 
     def _fingerprint(self) -> str:
@@ -119,7 +120,7 @@ class RunStore:
         if self._directory:
             check_room(self._directory.out, 2 * model_bytes + _OTHER_BYTES)
         self._identity = identity_of(self._config, self._factory_name, self._sg, state.model)
-        if self._beginning == "resumed":
+        if self.goes_on:
             self._resume(state)
 
     def begin(self, state: RunState) -> None:
@@ -129,7 +130,7 @@ class RunStore:
             self._directory.forget_checkpoints()
         elif self._directory:
             self._log.resume(state.epoch)
-        if self._directory and self._beginning == "resumed":
+        if self._directory and self.goes_on:
             self._saved_epoch = _epoch_of_model(self._directory.out)
             self._save_best(state)
             print(f"dgl-gt: resuming after epoch {state.epoch} of {self._config.epochs}", file=sys.stderr)

@@ -36,7 +36,8 @@ def factored_layers(model: NodeModel, figures: Figures, config: TrainConfig) -> 
     if config.task.reads_pairs or config.task.node_embedding or mask not in figures.masked:
         return ()
     rows = figures.masked[mask]
-    return tuple(name for name, layer in model.after_attention().items() if saves_bytes(layer, rows.tolist()))
+    layers = {name: layer for name, layer in model.after_attention().items() if layer.weight.requires_grad}
+    return tuple(name for name, layer in layers.items() if saves_bytes(layer, rows.tolist()))
 
 
 def saves_bytes(layer: nn.Linear, rows: list[int]) -> bool:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS
-from dgl_gt.settings import Flag, Share, between, described, one_of, setting, with_default
+from dgl_gt.settings import Count, Flag, Share, between, described, one_of, setting, with_default
 
 from .metric_kinds import METRICS, is_hits
 from .task_settings import TASKS, TaskConfig
@@ -21,7 +21,7 @@ DECODERS = ("mlp", "hadamard", "bilinear", "dot")
 
 @dataclass(frozen=True)
 class LabelTaskConfig(TaskConfig):
-    """What the settings of tasks with labels have in common: the column of labels, and the metric."""
+    """What the settings of tasks with labels have in common: the column of labels, the split, and the metric."""
 
     label: Annotated[str, Meta(min_length=1, description="the name of node data, or of edge data")] = setting(
         "label",
@@ -32,6 +32,7 @@ class LabelTaskConfig(TaskConfig):
         f"how models are compared: {', '.join(METRICS)}, hits@20 or with another number, by what suits the task; package.module:function of predictions and "
         "labels; or auto",
     )
+    split: Count = setting(0, "number of the split, counted from 0, if the masks hold several")
 
     def __post_init__(self):
         super().__post_init__()

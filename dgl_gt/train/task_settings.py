@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.partition.errors import InputError, check_one_of
-from dgl_gt.settings import Count, Flag, Settings, between, setting
+from dgl_gt.settings import Flag, Settings, between, setting
 
 ASSUMED_CLASSES = 40
 MEANINGS = ("number", "kind")  # of edge data
@@ -50,7 +50,7 @@ TASKS: dict[str, type[TaskConfig]] = {}  # by kind; task_config.py has them
 
 @dataclass(frozen=True)
 class TaskConfig(Settings):
-    """What the settings of all tasks have in common: which data the model reads, and the split."""
+    """What the settings of all tasks have in common: which data the model reads."""
 
     metrics: ClassVar[tuple[str, ...]] = ()  # names; the first one is the default
 
@@ -74,7 +74,6 @@ class TaskConfig(Settings):
         0, "width of a trained row of each node, which the model reads after the features, or where there are none"
     )
     normalize_features: Flag = setting(False, "divide each node's features by the sum of their absolute values")
-    split: Count = setting(0, "number of the split, counted from 0, if the masks hold several")
 
     def __post_init__(self):
         super().__post_init__()

@@ -210,10 +210,10 @@ def _ends(graph: Graph, what: str, pairs: np.ndarray) -> np.ndarray:
         raise InputError(f"{what} is {pairs.dtype} {pairs.shape}; it must be whole numbers of shape (2, n) or (n, 2)")
     pairs, names = pairs if pairs.shape[0] == 2 else pairs.T, graph.node_names
     if names is not None and names.dtype.kind != "U":
-        pairs = pairs.astype(names.dtype)
+        same = pairs.astype(names.dtype)
         order = np.argsort(names)
-        place = np.searchsorted(names, pairs, sorter=order).clip(max=len(names) - 1)
-        lacks = names[order[place]] != pairs
+        place = np.searchsorted(names, same, sorter=order).clip(max=len(names) - 1)
+        lacks = (names[order[place]] != same) | (same.astype(pairs.dtype) != pairs) | ((same < 0) != (pairs < 0))
         found = order[place]
     else:
         found, lacks = pairs.astype(np.int64), (pairs < 0) | (pairs >= graph.num_nodes)

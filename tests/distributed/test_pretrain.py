@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from ranks import run_ranks
 from tasks_on_ranks import STRATEGIES, check_ranks, trained_alone
 
 import dgl_gt
 from dgl_gt.partition import InputError, encode, from_edges, partition
 from dgl_gt.train.config import read_config
-from dgl_gt.train.run import train, train_and_save
+from dgl_gt.train.model import ModelFactory
+from dgl_gt.train.run import prepare, train, train_and_save
 from dgl_gt.train.tasks.pretrain import Pretrain
 
 NODES = 110
@@ -89,20 +91,83 @@ def pretrained(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["node_classification", "link_prediction", "pretrain"])
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_task_starts_from_a_pretrained_model(pretrained, task, frozen, tmp_path):
+def test_a_task_starts_from_a_pretrained_model(pretrained, task, tmp_path):
     sg, settings, model, before = pretrained
     if task == "link_prediction":
         partition(graph_of("features alone"), 1, tmp_path / "linked", link_split="0.8,0.1,0.1")
         sg = dgl_gt.load(tmp_path / "linked")
-    config = read_config(**settings | {"task": task, "epochs": 1, "init": str(model), "frozen": frozen})
-    after = train(sg, config).model.state_dict()
-    for name, value in before.items():
-        now = after.get(name, after.get(f"nodes.{name}"))
-        if not name.startswith("output."):
-            assert frozen == bool((now == value).all()), name
-    if task == "pretrain":  # the head fits, and goes on
-        assert (after["output.weight"] - before["output.weight"]).abs().max() < 0.05
+    found = prepare(sg, read_config(**settings | {"task": task, "seed": 5, "init": str(model)}))[1].state_dict()
+    new = prepare(sg, read_config(**settings | {"task": task, "seed": 5}))[1].state_dict()
+    for name, value in found.items():
+        is_new = task != "pretrain" and name.removeprefix("nodes.").startswith("output.")
+        expected = new[name] if is_new else before[name.removeprefix("nodes.")]
+        assert torch.equal(value, expected), name
+
+
+FROZEN = [
+    {
+        "layers": 2,
+        "hidden": 96,
+        "heads": 1,
+        "weight_decay": 0.1,
+    },  # few rows of a wide layer: gradients travel as factors
+    {"architecture": "gnn", "score": "gcn", "heads": 1, "norm": "batch"},
+]
+
+
+@pytest.mark.parametrize("settings", FROZEN, ids=["wide", "batch"])
+def test_frozen_weights_and_statistics_stay_on_any_ranks(settings, tmp_path):
+    graph, settings = graph_of("features alone"), SETTINGS | settings
+    graph.node_data["train_mask"] &= np.arange(NODES) < 12
+    losses = []
+    for parts in (1, 2):
+        partition(graph, parts, tmp_path / str(parts))
+    train_and_save(dgl_gt.load(tmp_path / "1"), read_config(**settings), tmp_path / "model")
+    for parts in (1, 2):
+        for changed, found in run_ranks(parts, changed_on_rank, tmp_path, settings):
+            assert changed == ["output.bias", "output.weight"]
+            losses.append(found)
+    np.testing.assert_allclose(losses, losses[:1] * 3, rtol=1e-5)
+
+
+def changed_on_rank(rank, folder, settings):
+    sg = dgl_gt.load(folder / str(torch.distributed.get_world_size()))
+    settings = settings | {"task": "node_classification", "init": str(folder / "model"), "frozen": True}
+    before = prepare(sg, read_config(**settings))[1].state_dict()
+    result = train(sg, read_config(**settings))
+    after = result.model.state_dict()
+    return sorted(name for name in after if not torch.equal(after[name], before[name])), result.losses
+
+
+def test_a_table_of_the_users_is_not_that_of_the_nodes(tmp_path):
+    partition(graph_of("features alone"), 1, tmp_path / "shards")
+    sg, factory = dgl_gt.load(tmp_path / "shards"), ModelFactory("tests:WithTable", WithTable)
+    config = read_config(task="pretrain", epochs=1, node_embedding=4)
+    before = train_and_save(sg, config, tmp_path / "model", factory=factory)[0].model.state_dict()
+    after = prepare(sg, config.changed(init=str(tmp_path / "model"), seed=1), factory)[1].state_dict()
+    assert {"table.weight", "nodes.table.weight"} < after.keys()
+    assert all(torch.equal(after[name], before[name]) for name in after)
+
+
+class WithTable(torch.nn.Module):
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.table, self.output = torch.nn.Linear(in_dim, 12), torch.nn.Linear(12, out_dim)
+
+    def forward(self, graph, feat):
+        return self.output(self.table(feat))
+
+
+def test_a_run_goes_on_where_its_first_model_is_another_path(pretrained, tmp_path, monkeypatch):
+    sg, settings, model, _ = pretrained
+    settings = settings | {"task": "node_classification", "frozen": True}
+    monkeypatch.chdir(tmp_path)
+    whole = train(sg, read_config(**settings | {"init": "model", "epochs": 4})).losses
+    train_and_save(sg, read_config(**settings | {"init": "model", "epochs": 2, "checkpoint_every": 1}), "run")
+    config = read_config(**settings | {"init": str(model), "epochs": 4, "checkpoint_every": 1})
+    assert train_and_save(sg, config, "run", resume=True)[0].losses == whole
+    with pytest.raises(InputError, match="^init is model, which is also the directory"):
+        train_and_save(sg, config.changed(init="model"), tmp_path / "model", force=True)
 
 
 @pytest.mark.parametrize(
@@ -138,3 +203,12 @@ def test_a_graph_without_held_out_nodes_is_refused(tmp_path):
     partition("sample:communities?nodes=10&degree=2&classes=2", 1, tmp_path / "few")
     with pytest.raises(InputError, match="10 nodes"):
         train(dgl_gt.load(tmp_path / "few"), read_config(task="pretrain", epochs=1))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mask_share": 0.0, "edge_weight": 0.0}, {"node_embedding": 4, "edge_weight": 0.0}]
+)
+def test_a_run_that_would_learn_nothing_is_refused(settings, tmp_path):
+    partition(graph_of("edges alone" if "node_embedding" in settings else "features alone"), 1, tmp_path / "shards")
+    with pytest.raises(InputError, match="edge_weight 0.0"):
+        train(dgl_gt.load(tmp_path / "shards"), read_config(**SETTINGS | settings))

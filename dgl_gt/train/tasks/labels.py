@@ -99,7 +99,7 @@ class LabelTask:
             counts[name] = int(sg.comm.all_reduce(torch.tensor([len(rows)]))[0])
             if not counts[name]:
                 raise InputError(
-                    f"{name}_mask of split {config.task.split} selects no labelled row; it must select at least one: fix "
+                    f"{name}_mask of split {_settings(config).split} selects no labelled row; it must select at least one: fix "
                     f"the mask, or the labels, where {cls.missing} means none"
                 )
         if graphs is not None and graphs.base is not sg:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -82,6 +82,12 @@ class Pretrain:
                 f"task is pretrain, and the policy {config.exchange.policy} exchanges no rows; choose a policy that does"
             )
         task = cls._of_edges(sg, config, None if graphs is None or graphs.is_exact else graphs.of_step)
+        settings = task.config
+        if not (task.width and settings.mask_share or settings.edge_weight and task.links.counts["train"]):
+            raise InputError(
+                f"task is pretrain, and there is nothing to learn: features of width {task.width} with mask_share {settings.mask_share}, "
+                f"and {task.links.counts['train']:,} edges with edge_weight {settings.edge_weight}; change one of them"
+            )
         held_out = torch.tensor([len(task.rows(name)) for name in _HELD_OUT])
         if not sg.comm.all_reduce(held_out).all():
             raise InputError(
@@ -142,18 +148,31 @@ class Pretrain:
         ids = self.inputs.graph.node_ids[rows]
         hidden = rows[is_drawn(ids, self.config.mask_share, dropout_seed(self.seed, step, _OF_MASKS))]
         graph = self.inputs.graph if self.graph_of_step is None else self.graph_of_step(step)
-        batch = self._guesses(graph, hidden, self.steps.links(step, 0), step)
-        yield replace(batch, inputs=batch.inputs.in_step(self.seed, step))
+        edges = self.steps.links(step, 0)
+        inputs = self._hiding(hidden, graph).in_step(self.seed, step)
+        yield self._guesses(inputs, hidden, edges, self.negatives.draw(edges, step))
 
-    def _guesses(self, graph: ShardedGraph, hidden: Tensor, edges: Tensor, step: int) -> Guesses:
-        """A batch that hides the features of some owned nodes, and has some edges (2, n); a collective."""
-        drawn = self.negatives.draw(edges, step)
-        counts = torch.tensor([len(hidden) * bool(self.width), edges.shape[1]])
-        targets = {"rows": hidden, "counts": self.comm.all_reduce(counts).clamp(min=1).to(hidden.device)}
+    def _hiding(self, rows: Tensor, graph: ShardedGraph) -> ModelInputs:
+        """The inputs on a graph without the features of some owned nodes."""
         inputs = self.inputs if graph is self.inputs.graph else self.inputs.on(graph)
         feat = inputs.feat.clone()
-        feat[hidden, : self.width] = 0
-        return Guesses(replace(inputs, feat=feat), targets, pairs=self.links.ends(torch.cat([edges, drawn], 1)))
+        feat[rows, : self.width] = 0
+        return replace(inputs, feat=feat)
+
+    def _guesses(self, inputs: ModelInputs, hidden: Tensor, edges: Tensor, drawn: Tensor) -> Guesses:
+        """A batch of some owned nodes, of edges (2, n), and of as many drawn pairs; a collective."""
+        counts = torch.tensor([len(hidden) * bool(self.width), edges.shape[1]])
+        targets = {"rows": hidden, "counts": self.comm.all_reduce(counts).clamp(min=1).to(hidden.device)}
+        return Guesses(inputs, targets, pairs=self.links.ends(torch.cat([edges, drawn], 1)))
+
+    @cached_property
+    def _held_out(self) -> dict[str, Guesses]:
+        """What is asked of the nodes and edges of validation and test; a collective."""
+        negatives, found = Negatives(self.links, "uniform", 1, False, self.seed), {}
+        for name in _HELD_OUT:
+            edges = self.links.pairs[name]
+            found[name] = self._guesses(self.inputs, self.rows(name), edges, negatives.draw(edges, 0))
+        return found
 
     def loss(self, out: Tensor, batch: Batch) -> Tensor:
         """Return this rank's share of the loss, (), of a result (N_owned, width + hidden)."""
@@ -178,14 +197,10 @@ class Pretrain:
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return the loss of the nodes and edges that are held out; the features of these nodes are hidden at once."""
         model.eval()
-        losses = {}
-        hidden = torch.cat([self.rows(name) for name in _HELD_OUT])
-        out = logits_of(model, self._guesses(self.inputs.graph, hidden, self.links.pairs["val"][:, :0], 0).inputs)
-        for name in _HELD_OUT:
-            batch = self._guesses(self.inputs.graph, self.rows(name), self.links.pairs[name], 0)
-            share = self.loss(out, batch).double().reshape(1).cpu()
-            losses[name] = float(self.comm.all_reduce(share)[0])
-        return losses
+        hidden = torch.cat([each.targets["rows"] for each in self._held_out.values()])
+        out = logits_of(model, self._hiding(hidden, self.inputs.graph))
+        losses = torch.stack([self.loss(out, each).double() for each in self._held_out.values()])
+        return dict(zip(_HELD_OUT, self.comm.all_reduce(losses.cpu()).tolist()))
 
     @classmethod
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> None:
