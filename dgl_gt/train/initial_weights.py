@@ -28,7 +28,12 @@ def start_from(model: nn.Module, config: TrainConfig, values: dict, state: dict[
     InputError
         The settings of that model are others, its tensors have other shapes, or nothing is left to train.
     """
-    before = TrainConfig().changed(**values["config"])
+    try:
+        before = TrainConfig().changed(**values["config"])
+    except InputError as error:
+        raise InputError(
+            f"init is {config.init}, which is from another version of dgl-gt ({error}); train it again"
+        ) from error
     if is_ours:
         _check_settings(config, before)
     given = {key: state[name] for name, key in _keys(state, before.task).items()}

@@ -169,6 +169,19 @@ def test_a_pair_that_a_file_has_twice_counts_once(tmp_path):
     assert split_links(path_graph(), path, 0).links.pairs["val"].tolist() == [[0], [9]]
 
 
+@pytest.mark.parametrize(
+    "names, node",
+    [(np.arange(10, dtype=np.int32), 3 + 2**32), (np.arange(10, dtype=np.uint64) + np.uint64(2**64 - 20), -15)],
+)
+def test_a_node_whose_name_has_another_value_is_refused(tmp_path, names, node):
+    ends = {name: names[value].astype(np.int64) for name, value in FILE.items()}
+    ends["val_edge"] = ends["val_edge"].copy()
+    ends["val_edge"][0, 0] = node
+    path = write(tmp_path / "links.npz", **ends)
+    with pytest.raises(InputError, match=f"names node {node}, which"):
+        split_links(replace(path_graph(), node_names=names), path, 0)
+
+
 @pytest.mark.parametrize("shift", [np.uint64(0), np.uint64(2**63)])
 def test_a_file_names_nodes_as_the_source_does(tmp_path, shift):
     names = np.array([7, 70, 71, 72, 73, 74, 75, 76, 77, 5], np.uint64) + shift
