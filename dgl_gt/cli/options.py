@@ -23,10 +23,11 @@ _MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
 
 
-def add_shard_options(command) -> None:
-    """Add the options of a verb that runs on shards, one rank per part."""
+def add_shard_options(command, optional: bool = False) -> None:
+    """Add the options of a verb that runs on shards, one rank per part; ``optional`` where others may name the shards."""
     add = command.add_argument
-    add("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
+    number = {"nargs": "?"} if optional else {}
+    add("directory", metavar="DIR", help="shards made by `dgl-gt partition`", **number)
     text = "number of ranks to start on this machine, one per part (default: the number of parts)"
     add("--nproc", type=int, metavar="P", help=text)
     add_timeout(command)

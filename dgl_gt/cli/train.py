@@ -9,8 +9,10 @@ from dgl_gt.partition.command_options import show_at_first
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.figures.strategies import AUTO, WITH_POLICY
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.partition.system.signals import is_rank
+from dgl_gt.partition.system.units import format_count
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
 from dgl_gt.run_files.run_directory import MODEL, check_can_resume
 from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of
@@ -45,9 +47,11 @@ def add_commands(commands) -> None:
         help="train a graph transformer or a GNN on shards",
         description="Train a graph transformer or a GNN on the full graph, by default for classes of nodes, with one rank per part. "
         "Under torchrun, join the ranks that torchrun started.",
-        usage="dgl-gt train [options] DIR",
+        usage="dgl-gt train [options] (DIR | --shards DIR DIR ...)",
     )
-    add_shard_options(command)
+    add_shard_options(command, optional=True)
+    text = "more than one graph, each of as many parts, in place of DIR: one model learns from each of them in turn"
+    command.add_argument("--shards", nargs="+", default=[], metavar="DIR", help=text)
     auto = command.add_argument_group("with --strategy auto")
     text = "shards of another cut of the same graph to choose from; may be repeated"
     auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)
@@ -86,6 +90,7 @@ def _add_survival_options(group) -> None:
 
 def _train(args):
     config = config_of(args)
+    _name_graphs(args, config)
     _check_out(args)
     given = [name for name in _ONLY_FOR_AUTO if getattr(args, name)]
     policy, profile, is_auto = policy_of(config), None, config.exchange.strategy == AUTO
@@ -112,6 +117,28 @@ def _train(args):
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,
     )
+
+
+def _name_graphs(args, config) -> None:
+    """Make ``args.directory`` the first graph, and ``args.shards`` the others."""
+    if bool(args.directory) == bool(args.shards):
+        given = f"are {args.directory} and --shards {' '.join(args.shards)}" if args.directory else "are missing"
+        raise InputError(f"the shards {given}; give DIR for one graph, or --shards DIR DIR for several")
+    if not args.directory:
+        args.directory, *args.shards = args.shards
+    if not args.shards:
+        return
+    if config.exchange.strategy == AUTO:
+        raise InputError(
+            f"--strategy is auto, which plans the steps of one graph, and --shards names {1 + len(args.shards)}; choose another strategy"
+        )
+    parts = [read_manifest(each)["parts"] for each in (args.directory, *args.shards)]
+    for each, count in zip(args.shards, parts[1:]):
+        if count != parts[0]:
+            raise InputError(
+                f"--shards has {args.directory} of {format_count(parts[0], 'part')}, and {each} of {format_count(count, 'part')}; "
+                "partition them into as many"
+            )
 
 
 def _check_out(args) -> None:
@@ -159,6 +186,7 @@ def _train_rank(args, config, profile: Profile | None):
     """Train on this rank; the record of the run, and its table. With ``--strategy auto`` there is a profile."""
     import msgspec
 
+    from dgl_gt import load
     from dgl_gt.comm.group import Comm
     from dgl_gt.plan.planned_step import check_memory
     from dgl_gt.train import summary
@@ -172,16 +200,19 @@ def _train_rank(args, config, profile: Profile | None):
         with Comm(timeout_s=args.timeout) as comm:
             config = with_earlier_precision(comm, config, args.out)
     sg, config, plan = _load(args, config, profile, factory)
+    strategy, depth = config.exchange.choice
+    also = [load(each, strategy, depth, sg.comm, overlap=args.overlap) for each in args.shards]
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():
             config = with_measured_precision(sg, config)
-            check_memory(args.directory, sg, config, factory)
+            for directory, each in zip((args.directory, *args.shards), (sg, *also)):
+                check_memory(directory, each, config, factory)
     with sg.comm.together():
         assumed = describe_assumed_meanings(sg, config.task.inputs)
     if assumed and sg.comm.rank == 0:
         print(f"dgl-gt: {assumed}", file=sys.stderr)
     if args.splits or args.seeds:
-        return _train_several(args, config, sg, plan, factory)
+        return _train_several(args, config, sg, plan, factory, also)
     if sg.comm.rank == 0 and (unused := describe_unused_data(sg.manifest, config.task)):
         print(f"dgl-gt: {unused}", file=sys.stderr)
     if sg.comm.rank == 0 and not args.out:
@@ -189,10 +220,10 @@ def _train_rank(args, config, profile: Profile | None):
     with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
         callbacks = {"on_start": progress and progress.start, "on_epoch": progress and progress.after_epoch}
         if not args.out:
-            result = train(sg, config, **callbacks, factory=factory)
-            record = summary.finished_record(result, sg, plan)
+            result = train(sg, config, **callbacks, factory=factory, also=also)
+            record = summary.finished_record(result, [sg, *also], plan)
         else:
-            options = _options_of_run(args) | callbacks | {"factory": factory, "plan": plan}
+            options = _options_of_run(args) | callbacks | {"factory": factory, "plan": plan, "also": also}
             record = train_and_save(sg, config, args.out, **options)[1]
     where = f"\n\nwrote {args.out}" if args.out else ""
     return msgspec.to_builtins(record), summary.final_table(record) + where
@@ -208,27 +239,27 @@ def _options_of_run(args) -> dict:
     }
 
 
-def _train_several(args, config, sg, plan, factory):
+def _train_several(args, config, sg, plan, factory, also):
     """Train on each split with each seed; the records of all runs with their mean and deviation, and the table."""
     import msgspec
 
     from dgl_gt.train import summary
     from dgl_gt.train.run import train
-    from dgl_gt.train.task import read_task
+    from dgl_gt.train.several_graphs import task_on
 
     settings = [{"split": each} for each in args.splits or ()] or [{}]
     runs = []
     config.changed(seed=config.seed + (args.seeds or 1) - 1)  # refused here, before the first run, if it is too large
     with sg.comm.together():
         for each in settings:
-            read_task(sg, config.changed(**each))  # the same
+            task_on([sg, *also], config.changed(**each))  # the same
     for each in settings:
         split = each.get("split", getattr(config.task, "split", 0))
         for seed in range(config.seed, config.seed + (args.seeds or 1)):
             with summary.show_progress(config.epochs, sg.comm.rank == 0) as progress:
                 callbacks = {"on_start": progress and progress.start, "on_epoch": progress and progress.after_epoch}
-                result = train(sg, config.changed(**each, seed=seed), **callbacks, factory=factory)
-            runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, sg)))
+                result = train(sg, config.changed(**each, seed=seed), **callbacks, factory=factory, also=also)
+            runs.append(summary.OneOfSeveral(split, seed, summary.finished_record(result, [sg, *also])))
             del result  # and with it the model
     values = summary.values_of_runs(runs) | ({"plan": msgspec.to_builtins(plan)} if plan else {})
     return values, summary.table_of_runs(runs)

@@ -61,8 +61,9 @@ def load(
         ``sg.strategy.name`` says which strategy runs.
     depth : int
         Number of layers between exchanges, for ``halo`` on shards that hold as many hops of halo.
-    group : torch.distributed.ProcessGroup, optional
-        A group of as many ranks as there are parts; by default all ranks. One part needs no torch.distributed.
+    group : torch.distributed.ProcessGroup or Comm, optional
+        A group of as many ranks as there are parts; by default all ranks. One part needs no torch.distributed. The ``comm``
+        of another graph makes both count together; then its timeout and checks hold.
     device : torch.device or str, optional
         Device of the tensors; by default that of the group: the current GPU with nccl, else the CPU.
     overlap : bool
@@ -95,7 +96,7 @@ def load(
         Another rank has stopped, or does not answer in time. From then on every exchange may raise it.
     """
     with torch.inference_mode(False):  # training needs its tensors, too
-        comm = Comm(group, timeout_s, check_parameters)
+        comm = group if isinstance(group, Comm) else Comm(group, timeout_s, check_parameters)
         with comm.together():
             check_flags(overlap=overlap, keep_freed_memory=keep_freed_memory)
             sg = _load(directory, strategy, depth, comm, device, overlap)

@@ -134,6 +134,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
         False where the run was ended early.
     strategy, depth : str and int
         As run.
+    also : list of GraphOfRun
+        More graphs that the model was trained on.
     losses, validations : list of float or None, one per epoch
         Training loss, None where the step was skipped; validation metric, None where it was not evaluated.
     best_epoch : int
@@ -159,6 +161,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     depth: Count = 1
     ranks: Count
     graph: GraphOfRun | None = None
+    also: list[GraphOfRun] | None | UnsetType = UNSET
     epochs: Count = 0
     best_epoch: Count = 0  # counted from 1
     losses: list[Number | None]

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import nn
@@ -189,12 +190,11 @@ class _Loop:
     def _find_not_finite(self) -> str:
         """The first place of this epoch's step that holds NaN or infinity, in words."""
         model, task, epoch = self._model, self._task, self.state.epoch
-        batch = next(iter(task.batches(epoch)))
-
-        def again():
-            return forward(model, task, batch, epoch, self._config.seed)
-
-        return find_not_finite(model, again, batch.inputs.feat, self._comm)
+        for batch in task.batches(epoch):
+            again = partial(forward, model, task, batch, epoch, self._config.seed)
+            if text := find_not_finite(model, again, batch.inputs.feat, self._comm):
+                return text
+        return "In a repeated forward pass, all outputs of modules are finite, so the loss or its gradient is not"
 
     def check_not_over(self) -> None:
         """Raise :class:`InputError` if a run that goes on has nothing left to do with its settings."""

@@ -61,7 +61,7 @@ def first_not_finite(state: dict) -> str | None:
 
 
 @torch.no_grad()
-def find_not_finite(model: nn.Module, forward: Callable[[], object], feat: torch.Tensor, comm: Comm) -> str:
+def find_not_finite(model: nn.Module, forward: Callable[[], object], feat: torch.Tensor, comm: Comm) -> str | None:
     """The first place of a forward pass that holds NaN or infinity on any rank, in words; every rank calls it."""
     names = comm.gather_objects(first_not_finite(dict(model.named_parameters())))  # rows of nodes differ between ranks
     if any(names):
@@ -83,7 +83,7 @@ def find_not_finite(model: nn.Module, forward: Callable[[], object], feat: torch
     mine = next((number for number, (_, is_finite) in enumerate(order) if not is_finite), len(order))
     found = [each for each in comm.gather_objects([mine, order[mine][0] if mine < len(order) else None]) if each[1]]
     if not found:
-        return "In a repeated forward pass, all outputs of modules are finite, so the loss or its gradient is not"
+        return None
     return f"In a repeated forward pass, the output of {min(found)[1]} is the first that is not finite"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ from .loop import fit
 from .model import ModelFactory, build_model, share_weights, with_earlier_precision, with_measured_precision
 from .run_state import TrainResult
 from .saved_model import read_model
+from .several_graphs import task_on
 from .store import RunStore
 from .sufficient_factors import factors_of
-from .task import Task, read_task
+from .task import Task
 
 
 def train(
@@ -35,6 +37,7 @@ def train(
     on_epoch=None,
     factory: ModelFactory | None = None,
     store: RunStore | None = None,
+    also: Sequence[ShardedGraph] = (),
 ) -> TrainResult:
     """Train a model on the task of a config; every rank calls it with the same config.
 
@@ -55,6 +58,9 @@ def train(
         What makes the model; by default it is the model of the config.
     store : RunStore, optional
         What keeps the run in a directory; on every rank. :func:`dgl_gt.train.train_and_save` makes it.
+    also : sequence of ShardedGraph
+        More graphs, loaded with ``group=sg.comm``, with as many features and classes: an epoch takes the steps of each
+        graph in turn, and metrics are means over the graphs.
 
     Raises
     ------
@@ -66,12 +72,17 @@ def train(
     sg.comm.check_agreement(config.flat() | {"--model-factory": factory and factory.name})
     with sg.comm.together():
         config = completed(sg, config)
-        _check_exchange(sg, config)
+        for each in (sg, *also):
+            _check_exchange(each, config)
+            if each.comm is not sg.comm:
+                raise InputError(
+                    f"{each.manifest['source']} was loaded for ranks of its own; load it with group=sg.comm"
+                )
         graphs = _training_graphs(sg, config)
-        task, model = prepare(sg, config, factory, graphs, is_new=store is None or not store.goes_on)
+        task, model = prepare(sg, config, factory, graphs, is_new=store is None or not store.goes_on, also=also)
         graphs.policy.check(traits_of(model).num_views, sg.comm.world_size)
         # A model of a user's may compute rows together after its last attention, one derived from ours, too.
-        factors = None if factory else factors_of(model, task, sg, config)
+        factors = None if factory or also else factors_of(model, task, sg, config)
         return fit(
             *(model, task, sg.comm, config),
             store=store,
@@ -114,13 +125,14 @@ def prepare(
     factory: ModelFactory | None = None,
     graphs: TrainingGraphs | None = None,
     is_new: bool = True,
+    also: Sequence[ShardedGraph] = (),
 ) -> tuple[Task, torch.nn.Module]:
     """The task of a graph, and a new model for it with the same weights on all ranks; every rank calls it.
 
     It sets the seed of torch. ``graphs`` are those of training steps under a policy; by default steps are exact.
-    Where the run is not new, nothing is said of ``config.init``.
+    Where the run is not new, nothing is said of ``config.init``. ``also`` are more graphs of the task.
     """
-    task = read_task(sg, config, graphs)
+    task = task_on([sg, *also], config, graphs)
     torch.manual_seed(config.seed)
     model: Any = build_model(config, factory=factory, nodes_of=sg, **task.sizes).to(sg.device)
     model.dgl_gt_learned = dict(task.learned)  # for predictions
@@ -163,6 +175,7 @@ def train_and_save(
     on_epoch=None,
     on_start=None,
     plan: PlanOfRun | None = None,
+    also: Sequence[ShardedGraph] = (),
 ) -> tuple[TrainResult, RunRecord]:
     """Train as :func:`dgl_gt.train.train` does, and keep the run in a directory; every rank calls it.
 
@@ -189,7 +202,7 @@ def train_and_save(
     timeline : bool
         Whether to record the third training step after the ranks have started, or the last one if there are fewer: a
         trace of ``torch.profiler`` for each rank, and a timeline of all ranks, which ``dgl-gt report`` draws.
-    factory, on_start, on_epoch
+    factory, on_start, on_epoch, also
         See :func:`dgl_gt.train.train`.
     plan : PlanOfRun, optional
         What ``--strategy auto`` chose, for the record.
@@ -225,8 +238,9 @@ def train_and_save(
         timeline=timeline,
         factory=factory,
         plan=plan,
+        also=also,
     )
     with store:
-        result = train(sg, config, on_start=on_start, on_epoch=on_epoch, factory=factory, store=store)
+        result = train(sg, config, on_start=on_start, on_epoch=on_epoch, factory=factory, store=store, also=also)
         record = store.finish(result)
     return result, record

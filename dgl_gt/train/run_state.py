@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -259,8 +260,24 @@ def _sum_of_rows(ids: Tensor, rows: Tensor, name: str) -> int:
     return int(total)
 
 
-def identity_of(config: TrainConfig, factory_name: str | None, sg: ShardedGraph, model: nn.Module) -> dict:
+def identity_of(
+    config: TrainConfig, factory_name: str | None, graphs: Sequence[ShardedGraph], model: nn.Module
+) -> dict:
     """What makes a run the same, by name, as values that JSON can hold; every rank calls it."""
+    data: dict[str, str | int] = {}
+    for number, sg in enumerate(graphs):
+        of_graph = f"graph {number + 1}: " if number else ""
+        data |= {of_graph + name: value for name, value in _data_of_run(config, sg).items()}
+    settings = {name: value for name, value in config.flat().items() if name not in _free_settings(config)}
+    if is_policy_file(config.exchange.policy):  # what the file says, not only its name
+        settings["policy"] = str(config.exchange.rules.described())
+    settings["model_factory"] = factory_name
+    shapes = {name: [str(value.dtype), *value.shape] for name, value in model.state_dict().items()}
+    return {"settings": settings, "data": data, "tensors": shapes}
+
+
+def _data_of_run(config: TrainConfig, sg: ShardedGraph) -> dict[str, str | int]:
+    """Digests of what a run reads of a graph."""
     inputs = config.task.inputs
     data = data_digest(
         sg,
@@ -270,12 +287,7 @@ def identity_of(config: TrainConfig, factory_name: str | None, sg: ShardedGraph,
     if config.task.reads_links:
         links = sg.read_links()
         data["links"] = f"{zlib.crc32(b''.join(links[name].numpy().tobytes() for name in LINK_SETS)):08x}"
-    settings = {name: value for name, value in config.flat().items() if name not in _free_settings(config)}
-    if is_policy_file(config.exchange.policy):  # what the file says, not only its name
-        settings["policy"] = str(config.exchange.rules.described())
-    settings["model_factory"] = factory_name
-    shapes = {name: [str(value.dtype), *value.shape] for name, value in model.state_dict().items()}
-    return {"settings": settings, "data": data, "tensors": shapes}
+    return data
 
 
 def check_identity(path: Path, mine: dict, other: dict) -> None:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -82,8 +82,9 @@ class RunStore:
         timeline: bool = False,
         factory: ModelFactory | None = None,
         plan: PlanOfRun | None = None,
+        also: Sequence[ShardedGraph] = (),
     ):
-        self._sg, self._config, self._plan = sg, config, plan
+        self._sg, self._graphs, self._config, self._plan = sg, (sg, *also), config, plan
         self._factory_name = factory.name if factory else None
         self._state: RunState | None = None
         self._directory: RunDirectory | None = None
@@ -105,7 +106,7 @@ class RunStore:
 
     def _fingerprint(self) -> str:
         """A checksum of what ranks that start again have in common; they may choose another cut, and memory for time."""
-        graph = [self._sg.manifest[key] for key in ("source", "nodes", "edges")]
+        graph = [sg.manifest[key] for sg in self._graphs for key in ("source", "nodes", "edges")]
         settings = {name: value for name, value in self._config.flat().items() if name not in FREE_SETTINGS}
         return f"{zlib.crc32(repr((settings, self._factory_name, graph)).encode()):08x}"
 
@@ -119,7 +120,7 @@ class RunStore:
         model_bytes = sum(value.nbytes for value in state.model.state_dict().values())
         if self._directory:
             check_room(self._directory.out, 2 * model_bytes + _OTHER_BYTES)
-        self._identity = identity_of(self._config, self._factory_name, self._sg, state.model)
+        self._identity = identity_of(self._config, self._factory_name, self._graphs, state.model)
         if self.goes_on:
             self._resume(state)
 
@@ -192,7 +193,7 @@ class RunStore:
 
     def _agree(self, epoch: int, figures: EpochFigures) -> tuple[int | None, bool, EpochNumbers]:
         """The signal that asked any rank to stop, whether a checkpoint is due, and the numbers of the epoch."""
-        comm, seconds, whole = self._sg.comm, figures.seconds, self._sg.manifest
+        comm, seconds = self._sg.comm, figures.seconds
         mine = [self._stop.number or 0, self._is_checkpoint_due(epoch), figures.exchange_s, figures.sent_bytes]
         rows = torch.zeros(comm.world_size, len(mine) + 1, dtype=torch.float64)
         rows[comm.rank] = torch.tensor([*mine, peak_memory_on(self._sg.device)], dtype=torch.float64)
@@ -204,8 +205,8 @@ class RunStore:
             test=figures.test,
             lr=figures.lr,
             seconds=seconds,
-            nodes_per_s=whole["nodes"] / seconds,
-            edges_per_s=whole["edges"] / seconds,
+            nodes_per_s=sum(sg.manifest["nodes"] for sg in self._graphs) / seconds,
+            edges_per_s=sum(sg.manifest["edges"] for sg in self._graphs) / seconds,
             exchange_share=min(1.0, statistics.fmean(exchange_s) / seconds),
             exchanged_bytes=int(sum(sent_bytes)),
             peak_memory_bytes=[int(each) for each in peaks],
@@ -268,7 +269,7 @@ class RunStore:
     def _record(self, state: RunState) -> RunRecord | dict:
         if self._saved_epoch > state.history.best_epoch + 1:  # of a run that was killed after its latest checkpoint
             return self._directory.record() | {"finished": False}
-        return unfinished_record(state.history, self._sg, self._plan)
+        return unfinished_record(state.history, self._graphs, self._plan)
 
     def _write(self, best: dict | None, record: RunRecord | dict, elsewhere: RunDirectory | None = None) -> None:
         values = (record if isinstance(record, dict) else values_of(record)) | {"started_by": self._started_by}
@@ -298,7 +299,7 @@ class RunStore:
 
         ``InputError`` if it could not be written to ``out``; the message says where it is.
         """
-        record, state, failure = finished_record(result, self._sg, self._plan), self._state, None
+        record, state, failure = finished_record(result, self._graphs, self._plan), self._state, None
         with received_signals() as signals:
             if self._directory:
                 failure = self._write_somewhere(state, record)

@@ -8,6 +8,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -86,14 +87,18 @@ def show_progress(epochs: int, is_shown: bool) -> AbstractContextManager[Progres
     return Progress(epochs) if is_shown else nullcontext()
 
 
-def unfinished_record(history: TrainHistory, sg: ShardedGraph, plan: PlanOfRun | None = None) -> RunRecord:
+def unfinished_record(
+    history: TrainHistory, graphs: Sequence[ShardedGraph], plan: PlanOfRun | None = None
+) -> RunRecord:
     """The record of a run that goes on, without what is measured over the whole run."""
+    sg, *others = graphs
     return RunRecord(
         finished=False,
         strategy=sg.strategy.name,
         depth=sg.depth,
         ranks=sg.comm.world_size,
         graph=described_graph(sg),
+        also=[described_graph(each) for each in others] or UNSET,
         epochs=len(history.losses),
         best_epoch=history.best_epoch + 1,
         losses=history.losses,
@@ -108,10 +113,10 @@ def described_graph(sg: ShardedGraph) -> GraphOfRun:
     return GraphOfRun(*(sg.manifest[key] for key in GraphOfRun.__struct_fields__))
 
 
-def finished_record(result: TrainResult, sg: ShardedGraph, plan: PlanOfRun | None = None) -> RunRecord:
+def finished_record(result: TrainResult, graphs: Sequence[ShardedGraph], plan: PlanOfRun | None = None) -> RunRecord:
     """The record of a finished run: the documented keys of ``dgl-gt train --json``."""
     return msgspec.structs.replace(
-        unfinished_record(result, sg, plan),
+        unfinished_record(result, graphs, plan),
         finished=True,
         seconds_per_epoch=result.seconds_per_epoch,
         exchange_share=result.exchange_share,

@@ -120,7 +120,7 @@ def test_another_word_is_refused(sg):
         ),
         (lambda model, feat: feat[0].fill_(torch.inf), "The features hold NaN or infinity"),
         (lambda model, feat: feat.fill_(3e38), "the output of norm is the first"),
-        (lambda model, feat: None, "all outputs of modules are finite"),
+        (lambda model, feat: None, None),
     ],
     ids=["weights", "features", "overflow", "loss"],
 )
@@ -128,7 +128,8 @@ def test_where_numbers_stop_being_finite(sg, change, message):
     torch.manual_seed(0)
     model, feat = Fragile(5, 3), sg.ndata["feat"].clone()
     change(model, feat)
-    assert message in find_not_finite(model, lambda: model(sg, feat), feat, sg.comm)
+    found = find_not_finite(model, lambda: model(sg, feat), feat, sg.comm)
+    assert message in found if message else found is None
     assert not any(module._forward_hooks for module in model.modules())
 
 
