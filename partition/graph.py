@@ -31,10 +31,14 @@ class Links:
         own destination.
     is_undirected : bool
         Whether every edge has a reverse; then each two nodes are a pair once.
+    own_negatives : bool
+        Whether each link of validation and test is ranked among negatives of its own. These lie next to each other, as
+        many for each link, in the order of the links.
     """
 
     pairs: dict[str, np.ndarray]
     is_undirected: bool
+    own_negatives: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,6 +75,8 @@ class Graph:
         they add have the last ids.
     links : Links or None
         The links to learn; those of validation and test are not among the edges.
+    link_split : dict of str to array, or None
+        The split of links that the data set has, under the names of a file of ``link_split``.
     """
 
     indptr: np.ndarray
@@ -86,6 +92,7 @@ class Graph:
     encodings: dict[str, dict] = field(default_factory=dict)
     transforms: dict[str, dict] = field(default_factory=dict)
     links: Links | None = None
+    link_split: dict[str, np.ndarray] | None = None
 
     def __repr__(self):
         return (

@@ -10,6 +10,7 @@ from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.cuts.weights import check_weights
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.shards.layout import check_memory, choose_cut, mapped_layout
@@ -129,7 +130,8 @@ def partition(
         Take the links of validation and test out of the graph, for link prediction: three shares such as "0.8,0.1,0.1",
         of training, validation and test; "masks", the edge data ``val_mask`` and ``test_mask``; or the name of an ``.npz``
         file with ``val_edge`` and ``test_edge``, whole numbers (2, n), and perhaps ``train_edge``, ``val_neg`` and
-        ``test_neg``. This comes after self-loops and reverse edges, and before all else that is computed.
+        ``test_neg``, which are (2, n), or (n, K, 2) where each link has negatives of its own. This comes after self-loops
+        and reverse edges, and before all else that is computed. By default a data set's own split is taken, if it has one.
 
     Returns
     -------
@@ -175,7 +177,7 @@ def partition(
             cuts = [until_written.enter_context(streamed)]
         else:
             graph = build_graph(graph, config)
-            if config.link_split is not None:
+            if config.link_split is not None or graph.link_split is not None:
                 progress("splitting the links")
                 graph = split_links(graph, config.link_split, config.seed)
             isolated = graph.count_isolated()
@@ -210,6 +212,10 @@ def check_extras(source, config: PartitionConfig) -> None:
     check_encodable(source, config.encodings, config.random_features)
     check_transforms(source, **config.transforms)
     check_weights(source, config.cut_weights, config.node_weights)
+    if source.link_split is not None and config.memory is not None:
+        raise InputError(
+            f"{source.name} has links that are split off, whose memory is not bounded, and memory (--memory) is given; leave it out"
+        )
 
 
 def _layout_of_choice(graph, cuts: list, config: PartitionConfig):

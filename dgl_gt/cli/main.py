@@ -86,6 +86,8 @@ def _add_predict(commands) -> None:
     command.add_argument("--embeddings", action="store_true", help=text)
     text = "most links of a node, for a model of links (default: task.top of its training)"
     command.add_argument("--top", type=positive_integer, metavar="K", help=text)
+    text = "score these pairs of nodes: an .npz with pairs (2, n), or a table whose first two columns are your ids; for a model of links"
+    command.add_argument("--pairs", metavar="FILE", help=text)
     command.set_defaults(command=_predict)
 
 
@@ -93,6 +95,9 @@ def _predict(args):
     if Path(args.out).suffix not in (".npz", ".csv", ".parquet"):
         raise InputError(f"--out is {args.out}; it must end in .npz, .csv or .parquet")
     check_file(args.out, force=args.force)
+    given = [name for name in ("embeddings", "top", "pairs") if getattr(args, name)]
+    if len(given) > 1:
+        raise InputError(f"--{given[0]} and --{given[1]} are both given; they ask for different files: leave one out")
     if Path(args.out).suffix == ".parquet":
         import_optional("pyarrow.parquet", f"--out {args.out}", "pip install pyarrow")
     choice = args.strategy, args.depth
@@ -103,21 +108,29 @@ def _predict(args):
 def _predict_rank(args):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
     from dgl_gt.comm.group import Comm
+    from dgl_gt.partition.shards.counts import user_node_count
     from dgl_gt.partition.shards.files import read_node_names
+    from dgl_gt.partition.shards.manifest import read_manifest
+    from dgl_gt.partition.sources.pairs import read_pairs
     from dgl_gt.train.model import find_factory
-    from dgl_gt.train.predictions import ORDERS, embed, predict, rows_of, write_predictions
+    from dgl_gt.train.predictions import ORDERS, embed, predict, rows_of, score_pairs, write_predictions
     from dgl_gt.train.saved_model import load_model
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
         model = load_model(args.model, find_factory(args.model_factory))
-        node_names = read_node_names(args.directory) if comm.rank == 0 else None
+        node_names = read_node_names(args.directory) if comm.rank == 0 or args.pairs else None
+        pairs = None
+        if args.pairs:
+            manifest = read_manifest(args.directory)
+            pairs = read_pairs(args.pairs, node_names, user_node_count(manifest), manifest["source"])
     if args.top is not None:
         if not model.dgl_gt_task.reads_links:
             raise InputError(
                 f"--top is {args.top}, and the model was trained for {model.dgl_gt_task.kind}; leave it out"
             )
         model.dgl_gt_task = replace(model.dgl_gt_task, top=args.top)
-    answer = (embed if args.embeddings else predict)(model, load_shards(args, args.strategy, args.depth))
+    sg = load_shards(args, args.strategy, args.depth)
+    answer = score_pairs(model, sg, pairs) if args.pairs else (embed if args.embeddings else predict)(model, sg)
     if answer is None:  # all ranks but rank 0
         return None
     write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)

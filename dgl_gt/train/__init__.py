@@ -36,6 +36,7 @@ _HOMES = {
     "save_model": "dgl_gt.train.saved_model",
     "predict": "dgl_gt.train.predictions",
     "embed": "dgl_gt.train.predictions",
+    "score_pairs": "dgl_gt.train.predictions",
     "ModelFactory": "dgl_gt.train.model",
 }
 __all__ = sorted(_HOMES)

@@ -13,6 +13,7 @@ from dgl_gt.train.loop import fit as fit
 from dgl_gt.train.model import ModelFactory as ModelFactory
 from dgl_gt.train.predictions import embed as embed
 from dgl_gt.train.predictions import predict as predict
+from dgl_gt.train.predictions import score_pairs as score_pairs
 from dgl_gt.train.run import train as train
 from dgl_gt.train.run import train_and_save as train_and_save
 from dgl_gt.train.run_state import TrainResult as TrainResult

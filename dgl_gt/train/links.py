@@ -42,6 +42,8 @@ class RankLinks:
     new_ids : Tensor, integers, (N,)
         The place of each node in the order of parts.
     is_undirected : bool
+    own_negatives : bool
+        Whether each link of validation and test has negatives of its own, next to each other in the order of the links.
     """
 
     sg: ShardedGraph
@@ -49,18 +51,23 @@ class RankLinks:
     counts: dict[str, int]
     new_ids: Tensor
     is_undirected: bool
+    own_negatives: bool = False
 
     @classmethod
     def read(cls, sg: ShardedGraph) -> RankLinks:
         """Read the links of the shards of a graph; ``InputError`` says that they have none, or are damaged."""
-        arrays = sg.read_links()
+        arrays, record = sg.read_links(), sg.manifest["links"]
         new_ids, (begin, end) = arrays.pop("new_ids"), sg.manifest["ptr"][sg.comm.rank : sg.comm.rank + 2]
         own = {}
         for name, both in arrays.items():
-            place = new_ids[both[1].long()]
+            link, _, negative = name.partition("_")
+            decides = both  # whose destination's rank has the pair
+            if negative and record["own_negatives"]:
+                each = both.shape[1] // max(1, arrays[link].shape[1])
+                decides = arrays[link].repeat_interleave(each, 1)
+            place = new_ids[decides[1].long()]
             own[name] = both[:, (place >= begin) & (place < end)].long().to(sg.device)
-        record = sg.manifest["links"]
-        return cls(sg, own, record["pairs"], new_ids.to(sg.device), record["is_undirected"])
+        return cls(sg, own, record["pairs"], new_ids.to(sg.device), record["is_undirected"], record["own_negatives"])
 
     @classmethod
     def of_edges(cls, sg: ShardedGraph, split_of: Callable[[Tensor], Tensor], names: Sequence[str]) -> RankLinks:
@@ -77,6 +84,11 @@ class RankLinks:
             links.pairs[name] = both[:, number == each]
             links.counts[name] = int(sg.comm.all_reduce((number == each).sum().reshape(1).cpu())[0])
         return links
+
+    def negatives(self, name: str) -> int:
+        """The number of pairs that are no links among which a link of a set is ranked."""
+        count = self.counts[f"{name}_neg"]
+        return count // max(1, self.counts[name]) if self.own_negatives else count
 
     def keys(self, source: Tensor, destination: Tensor) -> Tensor:
         """The key of each pair, int64 (n,); that of the reverse pair is the same."""

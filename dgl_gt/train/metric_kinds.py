@@ -49,6 +49,11 @@ def shown_metric(name: str) -> MetricKind:
     return METRICS.get(name) or MetricKind(name, name.rpartition(":")[2], is_share=False)
 
 
+def is_ranking(metric: str) -> bool:
+    """Whether a metric ranks each link among pairs that are none."""
+    return metric == "mrr" or is_hits(metric)
+
+
 def is_hits(metric: str) -> bool:
     """Whether a metric is Hits@K, such as ``hits@20``."""
     return bool(re.fullmatch(r"hits@[1-9]\d{0,8}", metric))

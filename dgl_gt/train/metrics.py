@@ -99,42 +99,41 @@ def r2(values: Tensor, targets: Tensor, comm: Comm) -> float:
 
 
 def mrr(scores: Tensor, labels: Tensor, comm: Comm) -> float:
-    """Mean over positive rows of 1 / rank among the negative ones and itself; in a tie the mean of best and worst rank.
+    """Mean over links of 1 / rank among the pairs that are none and itself; in a tie the mean of best and worst rank.
 
-    ``scores`` (n_i, 1), labels (n_i, 1) of 0 and 1.
+    ``scores`` (n_i, 1) with labels of 0 and 1, (n_i, 1): each link is ranked among all pairs that are none. Or (n_i, 1 + K):
+    a link in each row, first, and K pairs among which it alone is ranked.
     """
-
-    def of_all(positive, negative):
-        import numpy as np
-
-        negative = np.sort(negative)
-        above, not_below = (len(negative) - np.searchsorted(negative, positive, side) for side in ("right", "left"))
-        return float((1 / (1 + (above + not_below) / 2)).mean())
-
-    return _of_positives(of_all, scores, labels, comm)
+    return _mean_over_links(lambda rank, _: 1 / rank, scores, labels, comm)
 
 
 def hits(count: int, scores: Tensor, labels: Tensor, comm: Comm) -> float:
-    """Share of positive rows with a score above that of the ``count``-th best negative row (Hu et al., arXiv:2005.00687).
+    """Share of links that score above the ``count``-th best pair that is none (Hu et al., arXiv:2005.00687).
 
-    ``scores`` (n_i, 1), labels (n_i, 1) of 0 and 1.
+    ``scores`` and labels as for :func:`mrr`; in rows, links whose rank is at most ``count``, which counts ties as there.
     """
-
-    def of_all(positive, negative):
-        import numpy as np
-
-        return float((positive > np.partition(negative, -count)[-count]).mean())
-
-    return _of_positives(of_all, scores, labels, comm)
+    return _mean_over_links(
+        lambda rank, not_below: not_below < count if scores.shape[1] == 1 else rank <= count, scores, labels, comm
+    )
 
 
-def _of_positives(function: Callable, scores: Tensor, labels: Tensor, comm: Comm) -> float:
-    """A function of the scores of positive and of negative rows of all ranks."""
+def _mean_over_links(function: Callable, scores: Tensor, labels: Tensor, comm: Comm) -> float:
+    """The mean over links of a function of their ranks, and of how many pairs that are none score as high."""
+    if scores.shape[1] > 1:
+        link, others = scores[:, :1], scores[:, 1:]
+        above, not_below = (others > link).sum(1), (others >= link).sum(1)
+        total, count = _sums(comm, function(1 + (above + not_below) / 2, not_below).double().sum(), len(scores))
+        return total / count
     gathered, found = [comm.gather_rows(each[:, 0], to=0) for each in (scores.double(), labels)], 0.0
     with comm.together():
         if comm.rank == 0:
+            import numpy as np
+
             score, label = (torch.cat(each).cpu().numpy() for each in gathered)
-            found = function(score[label > 0], score[label == 0])
+            negative = np.sort(score[label == 0])
+            counts = (len(negative) - np.searchsorted(negative, score[label > 0], side) for side in ("right", "left"))
+            above, not_below = map(torch.from_numpy, counts)
+            found = float(function(1 + (above + not_below) / 2, not_below).double().mean())
     return comm.broadcast_object(found)
 
 

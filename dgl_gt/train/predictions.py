@@ -6,12 +6,13 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import nn
 
+from dgl_gt.exchange.route import RowFetch, own_places
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.global_attention import PolynormerAttention
 from dgl_gt.nn.models.node_model import NodeModel
@@ -26,6 +27,8 @@ from .model import logits_of, share_weights
 from .task import task_class
 from .task_config import NodeClassificationConfig
 from .task_settings import TaskConfig
+
+_PAIRS = 2**18  # that a rank scores at a time
 
 
 def predict(model: nn.Module, sg: ShardedGraph) -> Any | None:
@@ -75,6 +78,7 @@ ORDERS = {
     "node": "in the original node order",
     "edge": "in the order of edge ids, added edges last",
     "link": "by source, the best first",
+    "pair": "in the order of the file",
 }
 
 
@@ -82,6 +86,8 @@ def rows_of(answer: Any) -> str:
     """What the rows of an answer are, a key of ``ORDERS``."""
     if "source" not in answer._fields:
         return "node"
+    if isinstance(answer, ScoredPairs):
+        return "pair"
     return "link" if "score" in answer._fields else "edge"
 
 
@@ -127,6 +133,43 @@ def _before_output(model: nn.Module, inputs: ModelInputs) -> torch.Tensor:
     finally:
         handle.remove()
     return found[0]
+
+
+class ScoredPairs(NamedTuple):
+    """Pairs of nodes with the scores that a model of links gives them, in the order in which they were asked for."""
+
+    source: np.ndarray  # int64 (n,)
+    destination: np.ndarray  # int64 (n,)
+    score: np.ndarray  # float32 (n,)
+
+
+def score_pairs(model: nn.Module, sg: ShardedGraph, pairs: np.ndarray) -> ScoredPairs | None:
+    """The scores that a model of links gives to pairs of nodes, (2, n); every rank calls it with the same pairs.
+
+    Pairs are scored in pieces, each rank its share of them; rank 0 gets the result. Nodes have the user's numbers.
+
+    Raises
+    ------
+    InputError
+        The model was trained for another task, or the shards do not have as many features as it takes.
+    """
+    with sg.comm.together(), torch.no_grad():
+        task, comm, of_model = _task_of(model), sg.comm, cast(Any, model)
+        if not task.reads_links:
+            raise InputError(
+                f"pairs are scored by a model of links, and the model was trained for {task.kind}; leave --pairs out"
+            )
+        own = logits_of(model, _ready(model, sg))
+        places: Any = sg.gather(own_places(sg))
+        each = -(-pairs.shape[1] // comm.world_size)
+        mine = torch.from_numpy(pairs[:, each * comm.rank : each * (comm.rank + 1)]).to(sg.device)
+        found = [own.new_empty(0)]
+        for begin in range(0, each, _PAIRS):
+            fetch = RowFetch(sg, places[mine[:, begin : begin + _PAIRS]].flatten())
+            both_ways = bool(of_model.dgl_gt_learned["is_undirected"])
+            found.append(of_model.scores(fetch(own), *fetch.rows.view(2, -1), None, both_ways)[:, 0])
+        scores = comm.gather_rows(torch.cat(found).float(), to=0)
+        return None if scores is None else ScoredPairs(pairs[0], pairs[1], torch.cat(scores).cpu().numpy())
 
 
 def write_predictions(

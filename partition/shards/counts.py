@@ -1,7 +1,4 @@
-"""What the fields of a manifest must be, and its counts: from figures and back, and whether they agree.
-
-docs/format.md says what the fields mean. Unknown fields are allowed.
-"""
+"""What the fields of a manifest must be (docs/format.md; others are allowed), and its counts: made, read and compared."""
 
 from __future__ import annotations
 
@@ -353,6 +350,7 @@ class _Transforms(Struct, forbid_unknown_fields=True):
 class _Links(Struct):
     pairs: dict[Literal["train", "val", "test", "val_neg", "test_neg"], Count]
     is_undirected: bool
+    own_negatives: bool
 
 
 class _Manifest(Struct, tag_field="cut"):

@@ -20,7 +20,7 @@ from .counts import EdgeManifest, VertexManifest, check_counts
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 NODE_NAMES = "node_names.txt"  # where nodes have names
 LINKS = "links.safetensors"  # of a graph whose links were split
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
@@ -110,6 +110,10 @@ def _check(manifest: dict) -> None:
         raise InputError("files does not name the files of all parts")
     if typed.links is not None and typed.links.pairs.keys() != {*LINK_SETS}:
         raise InputError(f"links does not count {', '.join(LINK_SETS)}")
+    if typed.links is not None and typed.links.own_negatives:
+        pairs = typed.links.pairs
+        if pairs["val_neg"] % max(1, pairs["val"]) or pairs["test_neg"] % max(1, pairs["test"]):
+            raise InputError("links does not count as many pairs that are none for each link of val, or of test")
     choice = typed.choice
     if choice is not None and not choice.cut == manifest["cut"] in {each.cut for each in choice.candidates}:
         raise InputError(f"choice chose {choice.cut!r}, but the cut is {manifest['cut']!r}, or is no candidate")

@@ -114,7 +114,7 @@ def _write_links(folder: Path, graph: Graph, cut) -> dict | None:
     arrays = {**links.pairs, "new_ids": cut.new_ids()}
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / LINKS)
     counts = {name: pairs.shape[1] for name, pairs in links.pairs.items()}
-    return {"pairs": counts, "is_undirected": links.is_undirected}
+    return {"pairs": counts, "is_undirected": links.is_undirected, "own_negatives": links.own_negatives}
 
 
 def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict:

@@ -38,6 +38,7 @@ class COOGraph:
     encodings: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
     transforms: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
     links: None = None  # as in Graph; no source has any
+    link_split: dict[str, np.ndarray] | None = None  # as in Graph
 
     @cached_property
     def loops(self) -> np.ndarray:
@@ -121,9 +122,8 @@ def to_graph(coo: COOGraph) -> Graph:
         src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
         edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}
     graph = from_edges(src, dst, coo.num_nodes, node_data, edge_data, coo.name)
-    return replace(
-        graph, left_out=coo.left_out, notes=coo.notes, node_names=coo.node_names, class_names=coo.class_names
-    )
+    passed = ("left_out", "notes", "node_names", "class_names", "link_split")
+    return replace(graph, **{name: getattr(coo, name) for name in passed})
 
 
 def with_standard_masks_and_labels(data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:

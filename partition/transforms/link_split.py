@@ -39,12 +39,13 @@ _ALLOWED = (
 )
 
 
-def split_links(graph: Graph, spec: str, seed: int) -> Graph:
+def split_links(graph: Graph, spec: str | None, seed: int) -> Graph:
     """The graph without the links of validation and test, and with :attr:`Graph.links`; remaining edges are numbered anew.
 
-    ``spec`` is three shares, ``masks`` or the name of a file, see :func:`dgl_gt.partition.partition`. Both directions
-    between two nodes are in one set where ``spec`` is shares. As many pairs that are no links as there are links are drawn
-    for validation, and for test, unless a file has some. Self-loops stay, and are no links.
+    ``spec`` is three shares, ``masks`` or the name of a file, see :func:`dgl_gt.partition.partition`; None for the split of
+    the data set, :attr:`Graph.link_split`. Both directions between two nodes are in one set where ``spec`` is shares. As many
+    pairs that are no links as there are links are drawn for validation, and for test, unless a file has some. Self-loops
+    stay, and are no links. What is wrong with the split of a data set, such as a link in two sets, becomes a note.
 
     Raises
     ------
@@ -52,29 +53,53 @@ def split_links(graph: Graph, spec: str, seed: int) -> Graph:
         The split is wrong; a set is empty; a link of validation or test is an edge of the structure, too; a pair that
         should be no link is one; or nodes that are named do not exist.
     """
-    shares, known = check_split(spec), _Pairs(graph)
-    rng = np.random.default_rng(seed)
+    shares, known = check_split(spec) if spec else None, _Pairs(graph)
+    rng, finds, own_negatives = np.random.default_rng(seed), _Finds(spec is None), False
     if shares is not None:
         pairs = _drawn(graph, known, shares, rng)
     elif spec == MASKS:
         pairs = _by_masks(graph, known)
     else:
-        pairs = _from_file(graph, known, spec)
+        arrays = read_arrays(spec) if spec else graph.link_split or {}
+        spec = spec or f"the link split of {graph.name}"
+        pairs, own_negatives = _from_arrays(graph, known, spec, arrays, finds)
     for name in pairs:
         if not pairs[name].size:
             raise InputError(f"{graph.name}: the link split {spec} has no pair for {name}; give each set at least one")
     held = known.of_edges(pairs["val"], pairs["test"])
-    graph = _kept(graph, ~held) if shares or spec == MASKS else _checked_structure(graph, spec, held)
-    _check_sets(spec, known, pairs)
+    if shares or spec == MASKS:
+        graph = _kept(graph, ~held)
+    elif leaks := int(held.sum()):
+        finds.add(
+            f"{format_count(leaks, 'edge')} of {graph.name} are links of validation or test in {spec}: a model would read what it has "
+            "to predict",
+            "take them out of the graph, or out of the file",
+        )
+    _check_sets(spec, known, pairs, own_negatives, finds)
     links = _distinct(np.concatenate([known.keys(*pairs[name]) for name in LINK_SETS[:3]] + [known.all]))
     for name in _HELD_OUT:
         negatives = f"{name}_neg"
         if negatives in pairs:
-            _check_negatives(spec, negatives, pairs[negatives], known, links)
+            _check_negatives(spec, negatives, pairs[negatives], known, links, finds)
         else:
             pairs[negatives] = _draw_negatives(graph, known, links, pairs[name].shape[1], rng)
     compacted = {name: compact(pairs[name], graph.num_nodes) for name in LINK_SETS}
-    return replace(graph, links=Links(compacted, known.is_undirected))
+    notes = (*graph.notes, *finds.notes)
+    return replace(graph, links=Links(compacted, known.is_undirected, own_negatives), link_split=None, notes=notes)
+
+
+class _Finds:
+    """What is wrong with a split: an error in one of the user's, a note in that of a data set."""
+
+    def __init__(self, is_of_data_set: bool):
+        self._is_of_data_set = is_of_data_set
+        self.notes: list[str] = []
+
+    def add(self, text: str, advice: str) -> None:
+        """Note the text; or raise :class:`InputError` with it and the advice."""
+        if not self._is_of_data_set:
+            raise InputError(f"{text}; {advice}")
+        self.notes.append(text)
 
 
 def _distinct(keys: np.ndarray) -> np.ndarray:
@@ -119,19 +144,21 @@ class _Pairs:
         return _among(self.keys(self.src, self.dst), np.sort(wanted)) & (self.src != self.dst)
 
 
-def _check_sets(spec: str, known: _Pairs, pairs: dict[str, np.ndarray]) -> None:
-    """Leave each link in its set once; ``InputError`` where two sets have one link."""
+def _check_sets(spec: str, known: _Pairs, pairs: dict[str, np.ndarray], own_negatives: bool, finds: _Finds) -> None:
+    """Leave each link in its set once, with its own negatives; two sets are to have no link in common."""
     keys = {}
     for name in LINK_SETS[:3]:
         found = known.keys(*pairs[name])
         order = np.argsort(found, kind="stable")
         first = np.sort(order[np.diff(found[order], prepend=-1) != 0])
+        if own_negatives and name != "train":
+            of_links = pairs[f"{name}_neg"].reshape(2, len(found), -1)
+            pairs[f"{name}_neg"] = of_links[:, first].reshape(2, -1)
         pairs[name], keys[name] = pairs[name][:, first], np.sort(found[first])
     for name, other in (("train", "val"), ("train", "test"), ("val", "test")):
         if both := int(_among(keys[other], keys[name]).sum()):
-            raise InputError(
-                f"{spec}: {format_count(both, 'link')} of {other} are links of {name}, too; give each link to one set"
-            )
+            text = f"{spec}: {format_count(both, 'link')} of {other} are links of {name}, too"
+            finds.add(text, "give each link to one set")
 
 
 def _drawn(graph: Graph, known: _Pairs, shares: tuple[float, ...], rng) -> dict[str, np.ndarray]:
@@ -173,77 +200,96 @@ def _by_masks(graph: Graph, known: _Pairs) -> dict[str, np.ndarray]:
     return {name: known.pairs(each) for name, each in keys.items()}
 
 
-def _from_file(graph: Graph, known: _Pairs, path: str) -> dict[str, np.ndarray]:
-    """The sets in a file; without those of training, the edges of the graph are of training."""
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` file by name; ``InputError`` says that it cannot be read."""
     with reading(path):
         try:
             if not zipfile.is_zipfile(path):
                 raise zipfile.BadZipFile("no archive")
             with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+                return {name: file[name] for name in file.files}
         except (ValueError, zipfile.BadZipFile, EOFError) as error:
             raise InputError(f"{path} cannot be read as an .npz file: {error}; write it with numpy.savez") from None
-    pairs = {}
+
+
+def _from_arrays(
+    graph: Graph, known: _Pairs, path: str, arrays: dict[str, np.ndarray], finds: _Finds
+) -> tuple[dict[str, np.ndarray], bool]:
+    """The sets in arrays, and whether each link has negatives of its own.
+
+    Without links of training, the edges of the graph are of training.
+    """
+    pairs: dict[str, np.ndarray] = {}
+    own: dict[str, int] = {}
     for name in LINK_SETS:
         base, _, negative = name.partition("_")
         kind = negative or "edge"
         names = [f"{each}_{kind}" for each in ((base, "valid") if base == "val" else (base,))]
         given = [each for each in names if each in arrays]
         if given:
-            pairs[name] = _ends(graph, f"{path}: {given[0]}", arrays[given[0]])
+            array = arrays[given[0]]
+            if negative and array.ndim == 3 and array.shape[0] == pairs[base].shape[1] and array.shape[2] == 2:
+                own[base], array = array.shape[1], array.reshape(-1, 2).T
+            pairs[name] = _ends(graph, f"{path}: {given[0]}", array)
         elif name in _HELD_OUT:
             raise InputError(f"{path} has no {' or '.join(names)} (it has {', '.join(arrays) or 'nothing'}); add it")
     if "train" not in pairs:
         pairs["train"] = known.pairs(known.all)
+    if len(own) == 1:
+        raise InputError(
+            f"{path} has negatives of each link, (n, K, 2), for {next(iter(own))} alone; give them for val and for test, or for neither"
+        )
     is_edge = _among(known.keys(*pairs["train"]), known.all)
     if not is_edge.all():
-        raise InputError(
-            f"{path}: {format_count(int((~is_edge).sum()), 'pair')} of train_edge are no edges of {graph.name}; add them to the graph, "
-            "and choose task.exclude=target where a step should not read its own links"
+        finds.add(
+            f"{path}: {format_count(int((~is_edge).sum()), 'pair')} of train_edge are no edges of {graph.name}",
+            "add them to the graph, and choose task.exclude=target where a step should not read its own links",
         )
-    return pairs
+    return pairs, bool(own)
 
 
 def _ends(graph: Graph, what: str, pairs: np.ndarray) -> np.ndarray:
     """Both ends of pairs, int64 (2, n), as numbers of nodes."""
-    if pairs.ndim != 2 or 2 not in pairs.shape or pairs.dtype.kind not in "iu":
-        raise InputError(f"{what} is {pairs.dtype} {pairs.shape}; it must be whole numbers of shape (2, n) or (n, 2)")
-    pairs, names = pairs if pairs.shape[0] == 2 else pairs.T, graph.node_names
-    if names is not None and names.dtype.kind != "U":
-        same = pairs.astype(names.dtype)
-        order = np.argsort(names)
-        place = np.searchsorted(names, same, sorter=order).clip(max=len(names) - 1)
-        lacks = (names[order[place]] != same) | (same.astype(pairs.dtype) != pairs) | ((same < 0) != (pairs < 0))
-        found = order[place]
-    else:
-        found, lacks = pairs.astype(np.int64), (pairs < 0) | (pairs >= graph.num_nodes)
-    if lacks.any():
-        raise InputError(
-            f"{what} names node {pairs[lacks][0]}, which {graph.name} lacks; its nodes are numbered from 0 to {graph.num_nodes - 1}, "
-            "unless the source names them"
-        )
+    found = nodes_of(what, pairs, graph.node_names, graph.num_nodes, graph.name)
     if (loops := found[0] == found[1]).any():
-        raise InputError(f"{what} has a pair of node {pairs[0][loops][0]} with itself; leave it out")
+        raise InputError(f"{what} has a pair of node {found[0][loops][0]} with itself; leave it out")
     return found
 
 
-def _checked_structure(graph: Graph, path: str, held: np.ndarray) -> Graph:
-    """The graph; ``InputError`` where links of validation or test are among its edges."""
-    if leaks := int(held.sum()):
+def nodes_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: int, source: str) -> np.ndarray:
+    """The numbers of the nodes that pairs of ids name, int64 (2, n); ``InputError`` names one that ``source`` lacks.
+
+    Ids are (2, n) or (n, 2), text where ``names`` are text and the pairs come from a table, else whole numbers.
+    """
+    if ids.ndim != 2 or 2 not in ids.shape or ids.dtype.kind not in "iuU":
+        raise InputError(f"{what} is {ids.dtype} {ids.shape}; it must be whole numbers of shape (2, n) or (n, 2)")
+    ids = ids if ids.shape[0] == 2 else ids.T
+    if names is not None and (names.dtype.kind == "U") == (ids.dtype.kind == "U"):
+        same = ids.astype(names.dtype) if ids.dtype.kind != "U" else ids
+        order = np.argsort(names)
+        found = order[np.searchsorted(names, same, sorter=order).clip(max=len(names) - 1)]
+        lacks = names[found] != same
+        if ids.dtype.kind != "U":  # numbers of another width or sign
+            lacks |= (same.astype(ids.dtype) != ids) | ((same < 0) != (ids < 0))
+    elif ids.dtype.kind == "U":
+        raise InputError(f"{what} names node {ids.flat[0]!r}, and {source} has nodes with numbers; name these")
+    else:
+        found, lacks = ids.astype(np.int64), (ids < 0) | (ids >= num_nodes)
+    if lacks.any():
         raise InputError(
-            f"{format_count(leaks, 'edge')} of {graph.name} are links of validation or test in {path}: a model would read what it "
-            "has to predict; take them out of the graph, or out of the file"
+            f"{what} names node {ids[lacks][0]}, which {source} lacks; its nodes are numbered from 0 to {num_nodes - 1}, "
+            "unless the source names them"
         )
-    return graph
+    return found
 
 
-def _check_negatives(path: str, name: str, pairs: np.ndarray, known: _Pairs, links: np.ndarray) -> None:
+def _check_negatives(path: str, name: str, pairs: np.ndarray, known: _Pairs, links: np.ndarray, finds: _Finds) -> None:
     wrong = _among(known.keys(*pairs), links)
     if wrong.any():
         src, dst = pairs[:, wrong.argmax()]
-        raise InputError(
-            f"{path}: {format_count(int(wrong.sum()), 'pair')} of {name} are links, the first one {src} to {dst}; leave out pairs that "
-            "are edges of the graph, or links of validation or test"
+        finds.add(
+            f"{path}: {format_count(int(wrong.sum()), 'pair')} of {name} are links, the first one {src} to {dst}",
+            "leave out pairs that are edges of the graph, or links of validation or test",
         )
 
 

@@ -106,6 +106,12 @@ def test_a_script_learns_and_ranks_agree(script, pattern, least):
     assert float(by_ranks) == pytest.approx(float(reached), abs=0.02)  # some of 125 test nodes
 
 
+def test_the_rows_of_a_pretrained_model_match_nodes():
+    found = run(ROOT / "examples" / "align.py", "--graph", "sample:communities?nodes=300&degree=6&seed=0", "--epochs", 40)
+    by_features, by_rows = (float(each) for each in re.findall(r": ([\d.]+)%", found))
+    assert 50 < by_features <= by_rows
+
+
 def results_of(path: Path, results: str, folder: Path, instead: dict[str, str] | None = None):
     """Execute a notebook, with some text replaced, and evaluate an expression after its last cell."""
     notebook = nbformat.read(path, as_version=4)

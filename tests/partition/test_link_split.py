@@ -222,3 +222,47 @@ def test_a_bound_on_memory_is_refused_with_a_split(tmp_path):
     with pytest.raises(InputError, match="link_split") as caught:
         partition(random_graph(True), 2, tmp_path / "out", link_split="0.6,0.2,0.2", memory=2**30)
     assert "memory" in str(caught.value)
+
+
+# ---- negatives of each link, and the split of a data set ----
+
+
+def test_each_link_may_have_negatives_of_its_own(tmp_path):
+    own = [[[2, 9], [3, 9]], [[5, 9], [6, 9]], [[7, 9], [8, 9]]]
+    changes = {"val_edge": [[0, 9, 1], [9, 0, 9]], "test_edge": [[4], [9]], "val_neg": own, "test_neg": [[[0, 5]]]}
+    links = split_links(path_graph(), write(tmp_path / "links.npz", **changes), 0).links
+    assert links.own_negatives and links.pairs["val"].tolist() == [[0, 1], [9, 9]]  # 9 - 0 is 0 - 9 again
+    assert links.pairs["val_neg"].tolist() == [[2, 3, 7, 8], [9, 9, 9, 9]]
+    assert links.pairs["test_neg"].tolist() == [[0], [5]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"val_neg": [[[2, 9], [3, 9]]]}, ["val alone"]),
+        ({"val_neg": [[[2, 9]], [[3, 9]]], "test_neg": [[[5, 9]]]}, ["val_neg", "(2, 1, 2)"]),
+        ({"val_neg": [[[4, 5]]], "test_neg": [[[5, 9]]]}, ["val_neg", "4 to 5"]),
+    ],
+)
+def test_negatives_that_are_not_of_each_link_are_refused(changes, named, tmp_path):
+    with pytest.raises(InputError) as caught:
+        split_links(path_graph(), write(tmp_path / "links.npz", **changes), 0)
+    assert all(each in str(caught.value) for each in named)
+
+
+def test_the_split_of_a_data_set_is_taken_as_it_is(tmp_path):
+    arrays = {name: np.array(value) for name, value in FILE.items()}
+    arrays |= {
+        "val_edge": np.array([[0], [1]]),
+        "test_neg": np.array([[4], [5]]),
+        "train_edge": np.array([[0, 1], [1, 2]]),
+    }
+    graph = replace(path_graph(), link_split=arrays)
+    manifest = partition(graph, 2, tmp_path / "shards")
+    assert manifest["links"]["pairs"] == {"train": 2, "val": 1, "test": 1, "val_neg": 1, "test_neg": 1}
+    notes = " ".join(manifest["notes"])
+    assert manifest["edges"] == 16 and "2 edges" in notes and "1 link of val" in notes and "test_neg" in notes
+    other = partition(graph, 2, tmp_path / "other", link_split="0.6,0.2,0.2")
+    assert other["links"]["pairs"]["train"] == 4
+    with pytest.raises(InputError, match="memory"):
+        partition(graph, 2, tmp_path / "third", memory=2**32)

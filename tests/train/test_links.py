@@ -225,6 +225,41 @@ def test_a_prediction_has_as_many_links_as_are_asked_for(tmp_path, monkeypatch, 
     assert "--top" in capsys.readouterr().err
 
 
+def test_pairs_are_scored_by_their_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = np.array([f"n{each}" for each in range(NODES)])
+    rng = np.random.default_rng(1)
+    edges = rng.integers(0, NODES, (2, 4 * NODES))
+    np.savez("g.npz", edge_index=edges, num_nodes=NODES, x=rng.random((NODES, 3)), node_names=names)
+    assert main(["partition", "g.npz", "--parts", "1", "--link-split", LINKS, "--out", "shards"]) == 0
+    assert main(["train", "shards", "--task", "link_prediction", "--epochs", "1", "--hidden", "8", "--out", "run"]) == 0
+    predicting = ["predict", "shards", "--model", "run", "--force", "--out"]
+    assert main([*predicting, "links.csv", "--top", "4"]) == 0
+    (tmp_path / "pairs.csv").write_text("".join(f"{a},{b}\n" for _, a, b, _ in list(csv.reader(open("links.csv")))[1:]))
+    assert main([*predicting, "scores.csv", "--pairs", "pairs.csv"]) == 0
+    links, scores = ([*csv.reader(open(name))] for name in ("links.csv", "scores.csv"))
+    assert [each[1:3] for each in links] == [each[1:3] for each in scores]
+    np.testing.assert_allclose(
+        *([float(each[3]) for each in rows[1:]] for rows in (links, scores)), rtol=1e-5, atol=1e-6
+    )
+    np.savez("pairs.npz", pairs=[[3, 4], [5, 4]])
+    assert main([*predicting, "scores.npz", "--pairs", "pairs.npz"]) == 0
+    assert np.load("scores.npz")["destination"].tolist() == [5, 4]
+    capsys.readouterr()
+    (tmp_path / "wrong.csv").write_text("n1,n2\nn1,m7\n")
+    np.savez("wrong.npz", pairs=[[3], [NODES]])
+    for arguments, named in (
+        (["--pairs", "wrong.csv"], "m7"),
+        (["--pairs", "wrong.npz"], f"node {NODES}"),
+        (["--pairs", "nowhere.csv"], "nowhere.csv"),
+        (["--pairs", "pairs.csv", "--top", "3"], "--top"),
+    ):
+        assert main([*predicting, "no.csv", *arguments]) == 2 and named in capsys.readouterr().err
+    assert main(["train", "shards", "--task", "pretrain", "--epochs", "1", "--hidden", "8", "--out", "rows"]) == 0
+    assert main(["predict", "shards", "--model", "rows", "--out", "no.csv", "--pairs", "pairs.csv"]) == 2
+    assert "pretrain" in capsys.readouterr().err and not (tmp_path / "no.csv").exists()
+
+
 def test_scores_of_a_model_in_bfloat16_are_those_of_its_evaluation(sg):
     config = read_config(task="link_prediction", epochs=2, hidden=8, heads=2, layers=1, precision="bf16", top=3)
     model = train(sg, config).model.eval()

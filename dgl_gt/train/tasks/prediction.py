@@ -20,7 +20,7 @@ from ..around_nodes import PairModel
 from ..config import TrainConfig
 from ..inputs import ModelInputs, Pairs, read_inputs
 from ..links import Negatives, RankLinks, StepsOfLinks
-from ..metric_kinds import MetricKind, is_hits
+from ..metric_kinds import MetricKind, is_hits, is_ranking
 from ..metrics import read_metric
 from ..model import logits_of
 from ..task import Batch
@@ -93,10 +93,10 @@ class LinkPrediction:
             )
         metric = settings.metrics[0] if settings.metric == "auto" else settings.metric
         if is_hits(metric):
-            fewest = min(links.counts["val_neg"], links.counts["test_neg"])
+            fewest = min(links.negatives("val"), links.negatives("test"))
             if int(metric.partition("@")[2]) > fewest:
                 raise InputError(
-                    f"metric is {metric}, and a split has {fewest} pairs that are no links; choose a smaller number"
+                    f"metric is {metric}, and a link is ranked among {fewest} pairs that are no links; choose a smaller number"
                 )
         drawn = settings.negatives, settings.negatives_per_link, settings.negatives_may_be_links
         return cls(
@@ -167,8 +167,12 @@ class LinkPrediction:
         found = {}
         for name in ("val", "test"):
             positive, negative = parts[name], parts[f"{name}_neg"]
-            labels = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)]).long()
-            found[name] = self.score(torch.cat([positive, negative]), labels, self.comm)
+            if self.links.own_negatives and is_ranking(self.metric.name):
+                pieces, axis = [positive, negative.view(len(positive), self.links.negatives(name))], 1
+            else:
+                pieces, axis = [positive, negative], 0
+            labels = torch.cat([torch.ones_like(pieces[0]), torch.zeros_like(pieces[1])], axis).long()
+            found[name] = self.score(torch.cat(pieces, axis), labels, self.comm)
         return found
 
     @classmethod

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from source_checks import edges, refused, written
 
+from dgl_gt.partition import partition
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.files import read_links
 from dgl_gt.partition.sources import ogb_datasets
 from dgl_gt.partition.sources.load import load_graph
 
@@ -93,7 +95,7 @@ def test_ogb_label_missing_becomes_minus_one(arxiv, no_questions):
 def test_ogb_refused(arxiv, no_questions):
     source = f"ogb:ogbn-arxiv?root={arxiv.parent}"
     refused("ogb:ogbn-arxive", "'ogbn-arxive'", "ogbn-arxiv,")
-    refused("ogb:ogbn-mag", "heterogeneous")
+    refused("ogb:ogbn-mag", "types")
     refused("ogb:ogbn-arxiv?dir=x", "'dir'", "root")
     (arxiv / "raw" / "edge.csv.gz").write_bytes(b"rubbish")
     refused(source, "could not load", "remove")
@@ -151,3 +153,59 @@ def test_ogb_errors_that_no_download_mends(arxiv, monkeypatch, error):
     with pytest.raises(InputError) as caught:
         load_graph(f"ogb:ogbn-arxiv?root={arxiv.parent}")
     assert str(error) in str(caught.value) and "remove" not in str(caught.value)
+
+
+# ---- links
+
+
+def links_folder(root, name, split, **sets):
+    """A directory in the state after ogb's download: five nodes, three edges, and the split as ogb stores it."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("ogb", reason="ogb is not installed: pip install ogb")
+    folder = root / name.replace("-", "_")
+    packed_csv(folder / "raw" / "edge.csv.gz", [(0, 1), (3, 2), (2, 0)])
+    packed_csv(folder / "raw" / "num-node-list.csv.gz", [(5,)])
+    packed_csv(folder / "raw" / "num-edge-list.csv.gz", [(3,)])
+    packed_csv(folder / "raw" / "node-feat.csv.gz", [(i, i + 0.5) for i in range(5)])
+    packed_csv(folder / "raw" / "node_year.csv.gz", [(2010 + i,) for i in range(5)])
+    (folder / "split" / split).mkdir(parents=True)
+    for key, values in sets.items():
+        torch.save({kind: np.array(each) for kind, each in values.items()}, folder / "split" / split / f"{key}.pt")
+    written(folder / "RELEASE_v1.txt", "")
+    return f"ogb:{name}?root={root}"
+
+
+def test_ogb_links_with_shared_negatives(tmp_path, no_questions):
+    source = links_folder(
+        *(tmp_path, "ogbl-ddi", "target"),
+        train={"edge": [[0, 1], [3, 2], [2, 0]]},
+        valid={"edge": [[0, 4]], "edge_neg": [[1, 3]]},
+        test={"edge": [[1, 4]], "edge_neg": [[1, 2], [3, 4]]},
+    )
+    graph = load_graph(source)
+    assert graph.num_edges == 6 and graph.link_split["test_neg"].tolist() == [[1, 2], [3, 4]]
+    manifest = partition(source, 1, tmp_path / "shards")
+    assert manifest["links"]["pairs"] == {"train": 3, "val": 1, "test": 1, "val_neg": 1, "test_neg": 2}
+    assert not manifest["links"]["own_negatives"]
+
+
+def test_ogb_links_with_negatives_of_each(tmp_path, no_questions):
+    ends = {"source_node": [0, 4], "target_node": [3, 1]}
+    source = links_folder(
+        *(tmp_path, "ogbl-citation2", "time"),
+        train={"source_node": [0, 3, 2], "target_node": [1, 2, 0]},
+        valid=ends | {"target_node_neg": [[2, 4], [0, 3]]},
+        test={"source_node": [1], "target_node": [2], "target_node_neg": [[4, 3]]},
+    )
+    manifest = partition(source, 1, tmp_path / "shards")
+    links = read_links(tmp_path / "shards", manifest)
+    assert manifest["links"]["own_negatives"] and "node_year" in manifest["node_data"]
+    assert links["val_neg"].tolist() == [[0, 0, 4, 4], [2, 4, 0, 3]] and links["test_neg"].tolist() == [[1, 1], [4, 3]]
+
+
+def test_ogb_links_refused(tmp_path):
+    pytest.importorskip("ogb", reason="ogb is not installed: pip install ogb")
+    refused("ogb:ogbl-wikikg2", "types", "ogbl-ddi")
+    refused("ogb:ogbl-ddj", "'ogbl-ddj'", "ogbl-ddi")
+    source = links_folder(tmp_path, "ogbl-ddi", "target", train={"edge": [[0, 1]]}, valid={"edge": [[0, 4]]})
+    refused(source, "could not load")
