@@ -20,7 +20,7 @@ _ATTRIBUTES = {
     "InputError": "dgl_gt.partition.errors",
     "report_costs": "dgl_gt.plan.step_costs",
 }
-_SUBMODULES = ("nn", "partition", "plan", "train")
+_SUBMODULES = ("nn", "partition", "plan", "pyg", "train")
 
 __all__ = [*_ATTRIBUTES, *_SUBMODULES, "__version__"]
 

@@ -14,6 +14,7 @@ from dgl_gt.structure import csc as csc
 from . import nn as nn
 from . import partition as partition
 from . import plan as plan
+from . import pyg as pyg
 from . import train as train
 
 __version__: str

@@ -146,6 +146,15 @@ class ShardedGraph:
         rows = torch.arange(csc.num_dst, device=self.device)
         return csc.indices.long(), torch.repeat_interleave(rows, csc.indptr.diff())
 
+    @property
+    def edge_index(self) -> torch.Tensor:
+        """The edges of this part as layers of PyG take them, int64 (2, E): :meth:`edges` in one tensor.
+
+        Sources are held rows and destinations owned rows: ``conv((sg.pull(h), h), sg.edge_index)``, or after
+        :func:`dgl_gt.pyg.distribute` ``conv(h, sg.edge_index)``.
+        """
+        return torch.stack(self.edges())
+
     def in_degrees(self) -> torch.Tensor:
         """Return each owned node's in-degree in the whole graph, int64, (N_owned,)."""
         return self._shard.degrees[: self.num_nodes(), 0]

@@ -30,11 +30,11 @@ from .options import SourceOptions, split_source_name
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _EDGE_LISTS = (*_TEXT_TABLES, ".edges", ".edgelist", ".el")
 _NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
-_KINDS = (".npz", ".npy", ".bin", ".dgl", ".graph", ".mtx", ".mat", *_EDGE_LISTS, *_NETWORKX_FILES)
+_KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", ".mtx", ".mat", *_EDGE_LISTS, *_NETWORKX_FILES)
 _ALLOWED = (
-    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .graph "
+    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .graph "
     "(METIS), .mtx (Matrix Market), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
-    "(node-link), dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a networkx graph, a scipy matrix and an "
+    "(node-link), dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
     "array (2, E) of edges"
 )
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
@@ -61,7 +61,7 @@ def load_graph(
 
     Parameters
     ----------
-    source : str, Path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
+    source : str, Path, DGLGraph, Data of PyG, networkx graph, scipy matrix, array, tensor, tuple or Graph
         - ``*.npz``: ``edge_index`` (2, E) and optionally ``num_nodes``, ``x`` or ``feat`` (N, F) or sparse
           ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape``, ``y`` or ``label`` (N,), ``train_mask``, ``val_mask``,
           ``test_mask``, ``node_data_NAME`` (N, ...), ``edge_data_NAME`` (E, ...), ``node_names`` (N,), ``name``,
@@ -71,6 +71,7 @@ def load_graph(
           Other arrays are left out. Large arrays of an uncompressed archive are memory-mapped.
         - ``*.npy``: only ``edge_index``, memory-mapped.
         - ``*.bin``, ``*.dgl``: one homogeneous graph written by ``dgl.save_graphs``.
+        - ``*.pt``: one ``Data`` of PyG written by ``torch.save``.
         - ``*.csv``, ``*.tsv``, ``*.txt``, ``*.edges``, ``*.edgelist``, ``*.el``, also ``.gz``: one edge per line, see
           docs/cli.md; also a Matrix Market file under such a name.
         - ``*.graph``, also ``.gz``: a METIS file.
@@ -213,6 +214,12 @@ def _open(source, options: SourceOptions) -> Graph | COOGraph:
         from .dgl_graphs import from_dgl
 
         return from_dgl(source)
+    if "torch_geometric.data.data" in sys.modules and isinstance(
+        source, sys.modules["torch_geometric.data.data"].BaseData
+    ):
+        from .pyg_graphs import from_pyg
+
+        return from_pyg(source)
     if "networkx" in sys.modules and isinstance(source, sys.modules["networkx"].Graph):
         from .networkx_graphs import from_networkx
 
@@ -221,7 +228,7 @@ def _open(source, options: SourceOptions) -> Graph | COOGraph:
         return from_array(source)
     raise InputError(
         f"a graph cannot be loaded from an object of type {type(source).__name__}; pass a path, a name, a DGLGraph, a "
-        "networkx graph, a scipy matrix, an array (2, E) of edges or a tuple (src, dst), or make a Graph with "
+        "Data of PyG, a networkx graph, a scipy matrix, an array (2, E) of edges or a tuple (src, dst), or make a Graph with "
         "dgl_gt.partition.from_edges(src, dst)"
     )
 
@@ -262,6 +269,10 @@ def _open_file(path: Path, options: SourceOptions) -> COOGraph:
         from .dgl_graphs import read_dgl_file
 
         return read_dgl_file(path)
+    if kind == ".pt":
+        from .pyg_graphs import read_pyg_file
+
+        return read_pyg_file(path)
     if kind in (".npz", ".mat"):
         return (read_npz if kind == ".npz" else read_matlab)(path, options.keys)
     return (read_npy if kind == ".npy" else read_metis)(path)

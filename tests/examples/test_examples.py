@@ -73,19 +73,6 @@ def test_the_dgl_script_prints_the_same_losses_across_ranks(tmp_path):
     np.testing.assert_allclose(distributed_accuracy, accuracy, atol=2e-3)  # at most one of 500 test nodes
 
 
-def test_every_line_that_differs_in_the_distributed_form_is_marked():
-    text = SCRIPT.read_text()
-    functions = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
-
-    def body(name: str) -> list[str]:
-        return text.splitlines()[functions[name].body[0].lineno - 1 : functions[name].end_lineno]
-
-    plain, distributed = body("train_plain"), body("train_distributed")
-    assert len(plain) > 10 and len(distributed) > 10
-    for line in distributed:
-        assert (line not in plain) == ("# <- " in line), line
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_config_is_one_of_train(path):
     assert read_config(path) != read_config()
@@ -106,8 +93,34 @@ def test_a_script_learns_and_ranks_agree(script, pattern, least):
     assert float(by_ranks) == pytest.approx(float(reached), abs=0.02)  # some of 125 test nodes
 
 
+def test_the_pyg_script_prints_the_same_losses_across_ranks(tmp_path):
+    script, shards = ROOT / "examples" / "from_pyg_script.py", tmp_path / "shards"
+    run("-m", "dgl_gt", "partition", "sample:communities?nodes=2000&seed=0", "--parts", 2, "--out", shards)
+    plain = figures(run(script, "--epochs", 8), "loss")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    distributed = figures(run(*torchrun, script, "--shards", shards, "--epochs", 8), "loss")
+    assert len(plain) == 8 and plain[-1] < 0.5 * plain[0]
+    np.testing.assert_allclose(distributed, plain, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["from_dgl_script.py", "from_pyg_script.py"])
+def test_every_line_that_differs_in_the_distributed_form_is_marked(name):
+    text = (ROOT / "examples" / name).read_text()
+    functions = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+
+    def body(name: str) -> list[str]:
+        return text.splitlines()[functions[name].body[0].lineno - 1 : functions[name].end_lineno]
+
+    plain, distributed = body("train_plain"), body("train_distributed")
+    assert len(plain) > 10 and len(distributed) > 10
+    for line in distributed:
+        assert (line not in plain) == ("# <- " in line), line
+
+
 def test_the_rows_of_a_pretrained_model_match_nodes():
-    found = run(ROOT / "examples" / "align.py", "--graph", "sample:communities?nodes=300&degree=6&seed=0", "--epochs", 40)
+    found = run(
+        ROOT / "examples" / "align.py", "--graph", "sample:communities?nodes=300&degree=6&seed=0", "--epochs", 40
+    )
     by_features, by_rows = (float(each) for each in re.findall(r": ([\d.]+)%", found))
     assert 50 < by_features <= by_rows
 

@@ -1,0 +1,57 @@
+"""Graphs from PyG: a ``Data``, or a ``.pt`` file that ``torch.save`` wrote of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dgl_gt.partition.errors import InputError, import_optional
+from dgl_gt.partition.graph import as_array, named_arrays
+from dgl_gt.partition.system.user_files import reading
+
+from .coo import COOGraph
+
+_INSTALL = "pip install torch_geometric"
+_NAMES = {"x": "feat", "y": "label"}
+
+
+def from_pyg(data, name: str = "Data") -> COOGraph:
+    """Make a COOGraph of a ``Data``: edges in their order, ``x`` as ``feat``, ``y`` as ``label``, others under their names."""
+    if hasattr(data, "edge_types"):
+        raise InputError(f"{name} has types {data.edge_types}; convert it with data.to_homogeneous() first")
+    if data.get("edge_index") is None:
+        raise InputError(f"{name} has no edge_index (it has {', '.join(data.keys()) or 'nothing'}); give it one")
+    src, dst = as_array(data.edge_index, f"{name}: edge_index")
+    columns: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}
+    left_out = []
+    for key, value in data.items():
+        if key in ("edge_index", "num_nodes"):
+            continue
+        kind = "edge" if data.is_edge_attr(key) else "node" if data.is_node_attr(key) else None
+        if kind is None or not hasattr(value, "dtype"):
+            left_out.append(f"{key} (neither a row for each node nor for each edge)")
+        else:
+            columns[kind][_NAMES.get(key, key)] = value
+    node_data, edge_data = (named_arrays(each, f"{name}: {kind} data") for kind, each in columns.items())
+    return COOGraph(src, dst, data.num_nodes, node_data, edge_data, name, left_out=tuple(left_out))
+
+
+def read_pyg_file(path: Path) -> COOGraph:
+    """Read a file of ``torch.save`` that holds a ``Data``, and nothing that would run code."""
+    torch = import_optional("torch", str(path), _INSTALL)
+    home = import_optional("torch_geometric.data", str(path), _INSTALL)
+    with reading(path), open(path, "rb"):
+        pass
+    classes = [home.Data, home.HeteroData, *(getattr(home.data, name) for name in ("DataEdgeAttr", "DataTensorAttr"))]
+    classes += [getattr(home.storage, name) for name in ("GlobalStorage", "NodeStorage", "EdgeStorage", "BaseStorage")]
+    try:
+        with torch.serialization.safe_globals([*classes, home.EdgeAttr, home.TensorAttr, home.graph_store.EdgeLayout]):
+            found = torch.load(path, weights_only=True)
+        found = found[0] if isinstance(found, tuple) and len(found) == 1 else found
+    except Exception as error:  # a damaged file can raise anything
+        raise InputError(
+            f"{path} was not written by torch.save of a Data of PyG, or is damaged ({type(error).__name__}); save the Data alone"
+        ) from error
+    if not isinstance(found, home.data.BaseData):
+        raise InputError(f"{path} holds a {type(found).__name__}; it must hold one Data of PyG: save that alone")
+    return from_pyg(found, path.name)
