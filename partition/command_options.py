@@ -137,6 +137,9 @@ def _add_graph(group) -> None:
     group.add_argument(
         "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
     )
+    text = "shares of the labelled nodes for training, validation and test, such as 60/20/20, for a graph without masks"
+    group.add_argument("--split", metavar="SHARES", help=text)
+    group.add_argument("--stratify", action="store_true", help="split each class by itself")
     group.add_argument(
         "--encode",
         metavar="NAME=K,..",

@@ -71,6 +71,8 @@ def partition(
     self_loop_fill=None,
     undirected: bool = False,
     random_features: int | None = None,
+    split: str | None = None,
+    stratify: bool = False,
     encode: str | None = None,
     expander: int | None = None,
     virtual_nodes: int | None = None,
@@ -117,7 +119,9 @@ def partition(
         Replace ``out`` if it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``.
-    num_nodes, node_data, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected, random_features
+    num_nodes, node_data, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected
+        See :func:`dgl_gt.partition.load_graph`.
+    random_features, split, stratify
         See :func:`dgl_gt.partition.load_graph`.
     encode : str, optional
         Structural encodings to compute before the cut and to store as node data or edge data, see

@@ -16,6 +16,7 @@ from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, f
 from dgl_gt.partition.graph import Graph, named_arrays
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
 from dgl_gt.partition.transforms.added_edges import check_fill, with_reverse_edges, with_self_loops
+from dgl_gt.partition.transforms.node_split import shares_of, with_masks
 
 from . import sample
 from .coo import COOGraph, to_graph
@@ -55,6 +56,8 @@ def load_graph(
     self_loop_fill=None,
     undirected: bool = False,
     random_features: int | None = None,
+    split: str | None = None,
+    stratify: bool = False,
     seed: int = 0,
 ) -> Graph:
     """Load a graph from a file, a data set or an object.
@@ -107,8 +110,12 @@ def load_graph(
         Add the reverse of each edge that has none, with the edge data of that edge.
     random_features : int, optional
         Width W of a normally distributed ``feat``, float32 (N, W), for a graph that has no features.
+    split : str, optional
+        Shares of the labelled nodes for training, validation and test, such as "60/20/20", for a graph without masks.
+    stratify : bool
+        Whether ``split`` splits each class by itself.
     seed : int
-        Seed of ``random_features``.
+        Seed of ``random_features`` and of ``split``.
 
     Returns
     -------
@@ -144,6 +151,8 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
             raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not num_nodes = {options.num_nodes}")
         opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
         opened = with_columns(opened, columns)
+        if options.split is not None:
+            opened = with_masks(opened, shares_of(options.split), options.stratify, options.seed)
     except MemoryError as error:
         raise _too_large(source, error) from error
     if note:

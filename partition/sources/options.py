@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dgl_gt.partition.errors import InputError, check_flags, check_one_of, whole_number
 from dgl_gt.partition.transforms.added_edges import check_fill
+from dgl_gt.partition.transforms.node_split import shares_of
 
 IDS = ("as-they-are", "compact", "names")
 _MAX_FEATURES = 10**18  # far beyond any use
@@ -27,6 +28,8 @@ class SourceOptions:
     self_loop_fill: object = None
     undirected: bool = False
     random_features: int | None = None
+    split: str | None = None
+    stratify: bool = False
     seed: int = 0
 
     def __post_init__(self):
@@ -40,7 +43,13 @@ class SourceOptions:
         keys = {} if self.keys is None else self.keys
         if not (isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())):
             raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")
-        check_flags(self_loops=self.self_loops, undirected=self.undirected)
+        check_flags(self_loops=self.self_loops, undirected=self.undirected, stratify=self.stratify)
+        if self.split is not None:
+            shares_of(self.split)  # raises unless they are shares
+        elif self.stratify:
+            raise InputError(
+                "stratify (--stratify) is given, but nodes are not split; add split (--split), or leave it out"
+            )
         check_fill(None, self.self_loop_fill)
         if self.self_loop_fill is not None and not self.self_loops:
             raise InputError(
