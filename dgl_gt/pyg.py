@@ -46,12 +46,11 @@ REFUSED = {
     "HeteroConv": _NEEDS_TYPES,
     "MeshCNNConv": "its edges are the nodes of a mesh",
 }
-_WHOLE_GRAPH = (  # modules that compute statistics of all nodes, or choose among them
-    *("GraphNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "GraphSizeNorm", "InstanceNorm"),
-    *("HeteroBatchNorm", "HeteroLayerNorm"),
-)
+_NORMS = ("GraphNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "GraphSizeNorm", "InstanceNorm")
+_MODELS = ("BasicGNN", "GCN", "GraphSAGE", "GIN", "GAT", "PNA", "EdgeCNN", "MLP", "JumpingKnowledge", "DeepGCNLayer")
 
 _running: list[ShardedGraph] = []  # the part on which a layer runs now
+_on_edges: list[str] = []  # the layer whose messages are made now
 
 
 def distribute(model: nn.Module, sg: ShardedGraph) -> nn.Module:
@@ -60,9 +59,9 @@ def distribute(model: nn.Module, sg: ShardedGraph) -> nn.Module:
     Every ``MessagePassing`` layer, of PyG or of yours, then takes and returns rows of owned nodes, as it does of all nodes
     on one process: ``model(x, sg.edge_index)`` with ``x`` (N_owned, ...), and edge data (E, ...) of ``sg.edata``. When it
     sends messages, rows of other ranks' nodes come by :meth:`ShardedGraph.pull`. Degrees of ``gcn_norm`` are those in
-    the whole graph, and self-loops that a layer adds are those of the owned nodes; a ``BatchNorm1d`` has the statistics of
-    the nodes of all ranks. A layer of yours may read rows of its
-    sources only by ``message`` and ``edge_update`` (``x_j``).
+    the whole graph, and self-loops that a layer adds are those of the owned nodes; a ``BatchNorm1d`` of rows of nodes has the
+    statistics of all ranks. A layer of yours may read rows of its sources only by ``message`` and ``edge_update``
+    (``x_j``); degrees of sources that it counts itself are those of one part. Save ``model.state_dict()``.
 
     Raises
     ------
@@ -78,56 +77,120 @@ def distribute(model: nn.Module, sg: ShardedGraph) -> nn.Module:
     base = import_optional("torch_geometric.nn", "dgl_gt.pyg.distribute", INSTALL_PYG).MessagePassing
     for name, each in model.named_modules():
         _check(name or "the model", each)
+    part = _Part(sg)
+    for each in model.modules():
         module: Any = each
         if isinstance(module, base):
-            _hook(module, sg)
+            _prepare(module, part)
         elif isinstance(module, nn.BatchNorm1d):
             module.__class__ = BatchNorm
-            vars(module)["forward"] = partial(BatchNorm.forward, module, graph=sg)
+            vars(module)["forward"] = partial(_norm, part, module)
     return model
 
 
-def _check(name: str, module: nn.Module) -> None:
+def _check(name: str, module: Any) -> None:
     """Raise :class:`InputError` if a module cannot be right on a part."""
-    kinds = [each for each in type(module).__mro__ if each.__module__.startswith("torch_geometric.")]
-    for kind in kinds:
+    for kind in type(module).__mro__:
+        room = kind.__module__.removeprefix("torch_geometric.nn.")
+        if not kind.__module__.startswith("torch_geometric."):
+            continue
         if reason := REFUSED.get(kind.__name__):
             raise InputError(f"{name} is a {kind.__name__}, which cannot run on a part: {reason}")
-        if kind.__name__ in _WHOLE_GRAPH or kind.__module__.startswith("torch_geometric.nn.pool"):
+        reads_all = kind.__name__ in _NORMS or room.startswith(("pool", "attention")) or "_pool" in room
+        if reads_all or (room.startswith("models.") and kind.__name__ not in _MODELS):
             raise InputError(f"{name} is a {kind.__name__}, which cannot run on a part: {_NEEDS_ALL_NODES}")
         if kind.__name__ == "LayerNorm" and module.mode == "graph":
             raise InputError(f"{name} is a LayerNorm with mode 'graph', and {_NEEDS_ALL_NODES}; choose mode 'node'")
-    is_known = type(module) in (nn.BatchNorm1d, BatchNorm)
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not is_known:
+        if getattr(module, "allow_single_element", False):
+            raise InputError(
+                f"{name} is a {kind.__name__} with allow_single_element, and a rank may have one node of many; leave that out"
+            )
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and type(module) not in (nn.BatchNorm1d, BatchNorm):
         raise InputError(f"{name} is a {type(module).__name__}, whose statistics are of a rank's rows; use BatchNorm1d")
+    if any(isinstance(each, nn.UninitializedParameter) for each in module.parameters(recurse=False)):
+        raise InputError(
+            f"{name} is a {type(module).__name__} of a width that is not known yet (-1), whose weights would differ by rank; state it"
+        )
 
 
-def _hook(module: Any, sg: ShardedGraph) -> None:
+class _Part:
+    """A part that a layer runs on, which copies of the layer share."""
+
+    def __init__(self, sg: ShardedGraph):
+        self.graph = sg
+
+    def __deepcopy__(self, memo: dict) -> _Part:
+        return self
+
+
+def _prepare(module: Any, part: _Part) -> None:
+    """Make a layer send messages on a part; what it is given stands before its methods."""
     if module.flow != "source_to_target":
         raise InputError(f"{type(module).__name__} has flow {module.flow!r}, and {_NEEDS_OUT_EDGES}")
     if not hasattr(module, "dgl_gt_part"):  # else it is given another part
-        module.register_forward_pre_hook(lambda each, _: _running.append(each.dgl_gt_part))
-        module.register_forward_hook(lambda *_: _running.pop() and None, always_call=True)
-    module.dgl_gt_part = sg
-    module.propagate = partial(_with_sources, module, type(module).propagate, "_user_args")
-    module.edge_updater = partial(_with_sources, module, type(module).edge_updater, "_edge_user_args")
-    for kind in type(module).__mro__:
-        home: Any = sys.modules[kind.__module__]
-        is_theirs = kind.__module__.startswith("torch_geometric.") and hasattr(home, "gcn_norm")
-        if is_theirs and not isinstance(home.gcn_norm, _GCNNorm):
-            home.gcn_norm = _GCNNorm(home.gcn_norm)
+        module.register_forward_pre_hook(_begin)
+        module.register_forward_hook(_end, always_call=True)
+    kind, module.dgl_gt_part = type(module), part
+    module.propagate = partial(_send, module, kind.propagate, "_user_args")
+    module.edge_updater = partial(_send, module, kind.edge_updater, "_edge_user_args")
+    module.message = partial(_of_edges, module, kind.message)
+    module.edge_update = partial(_of_edges, module, kind.edge_update)
+    norm: Any = sys.modules["torch_geometric.nn.conv.gcn_conv"].gcn_norm
+    norm = norm if isinstance(norm, _GCNNorm) else _GCNNorm(norm)
+    for each in kind.__mro__:
+        home = sys.modules[each.__module__]
+        for name in [name for name, value in vars(home).items() if value is norm.original]:
+            setattr(home, name, norm)
+    sys.modules["torch_geometric.nn.conv.gcn_conv"].gcn_norm = norm  # type: ignore[attr-defined]
 
 
-def _with_sources(
-    module: Any, send: Callable, names_in: str, edge_index: Tensor, size: Any = None, **data: Any
-) -> Tensor:
-    """Call a method of a layer with pairs of rows of nodes: of held nodes, which are sources, and of owned ones."""
-    sg: ShardedGraph = module.dgl_gt_part
-    of_sources = {name[:-2] for name in getattr(module, names_in) if name.endswith("_j")}
-    of_nodes = of_sources | {name[:-2] for name in getattr(module, names_in) if name.endswith("_i")}
-    for name in sorted(of_nodes & data.keys()):
+def _begin(module: Any, _: Any) -> None:
+    _running.append(module.dgl_gt_part.graph)
+
+
+def _end(*_: Any) -> None:
+    _running.pop()
+
+
+def _of_edges(module: Any, method: Callable, *args: Any, **more: Any) -> Tensor:
+    """Call a method of a layer whose rows are edges."""
+    _on_edges.append(type(module).__name__)
+    try:
+        return method(module, *args, **more)
+    finally:
+        _on_edges.pop()
+
+
+def _norm(part: _Part, module: BatchNorm, x: Tensor) -> Tensor:
+    """Normalise rows of owned nodes with the statistics of all nodes."""
+    if _on_edges:
+        raise InputError(
+            f"a BatchNorm1d stands among the messages of {_on_edges[-1]}, whose rows are edges; use a LayerNorm there"
+        )
+    if len(x) != part.graph.num_nodes():
+        raise InputError(
+            f"a BatchNorm1d was given {len(x)} rows, and the rank owns {part.graph.num_nodes()} nodes; use a LayerNorm for rows of edges"
+        )
+    return BatchNorm.forward(module, x, graph=part.graph)
+
+
+def _send(module: Any, method: Callable, names_in: str, edge_index: Tensor, size: Any = None, **data: Any) -> Tensor:
+    """Call a method of a layer with pairs of rows of nodes: of held nodes, which are sources, and of owned ones.
+
+    Where a layer also reads the rows by themselves, as in ``update(self, out, x)``, all are those of held nodes, of which
+    the owned ones come first, and the others are left out of the result.
+    """
+    sg, names = module.dgl_gt_part.graph, getattr(module, names_in)
+    of_sources = {name[:-2] for name in names if name.endswith("_j")}
+    of_nodes = (of_sources | {name[:-2] for name in names if name.endswith("_i")}) & data.keys()
+    reads_rows = bool(of_nodes & {*names})
+    for name in sorted(of_nodes):
         src, dst = data[name] if isinstance(data[name], (tuple, list)) else (data[name], data[name])
-        if isinstance(src, Tensor) and name in of_sources:
+        if reads_rows and src is not dst:
+            raise InputError(
+                f"{type(module).__name__} reads {name} by itself, and was given rows of two kinds; give it one"
+            )
+        if isinstance(src, Tensor) and (name in of_sources or reads_rows):
             dim = module.node_dim + src.dim() if module.node_dim < 0 else module.node_dim
             if src.shape[dim] != sg.num_nodes():
                 raise InputError(
@@ -135,8 +198,12 @@ def _with_sources(
                     "that the rank owns"
                 )
             src = sg.pull(src.movedim(dim, 0)).movedim(0, dim)
-        data[name] = (src if name in of_sources else None, dst)
-    return send(module, edge_index, size=(sg._shard.num_held, sg.num_nodes()), **data)
+        data[name] = src if reads_rows else (src if name in of_sources else None, dst)
+    held, owned = sg._shard.num_held, sg.num_nodes()
+    if not reads_rows:
+        return method(module, edge_index, size=(held, owned), **data)
+    out = method(module, edge_index, size=(held, held), **data)
+    return out.narrow(module.node_dim, 0, owned) if names_in == "_user_args" else out
 
 
 class _GCNNorm:

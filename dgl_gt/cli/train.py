@@ -51,7 +51,7 @@ def add_commands(commands) -> None:
     )
     add_shard_options(command, optional=True)
     text = "more than one graph, each of as many parts, in place of DIR: one model learns from each of them in turn"
-    command.add_argument("--shards", nargs="+", default=[], metavar="DIR", help=text)
+    command.add_argument("--shards", nargs="+", action="extend", default=[], metavar="DIR", help=text)
     auto = command.add_argument_group("with --strategy auto")
     text = "shards of another cut of the same graph to choose from; may be repeated"
     auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)

@@ -286,6 +286,7 @@ def _data_of_run(config: TrainConfig, sg: ShardedGraph) -> dict[str, str | int]:
     )
     if config.task.reads_links:
         links = sg.read_links()
+        data["negatives of each link"] = sg.manifest["links"]["own_negatives"]
         data["links"] = f"{zlib.crc32(b''.join(links[name].numpy().tobytes() for name in LINK_SETS)):08x}"
     return data
 

@@ -98,6 +98,10 @@ def _read_one(sg: ShardedGraph, config: TrainConfig) -> Task:
 
 def _check_config(config: TrainConfig) -> None:
     """Raise :class:`InputError` if a setting is for one graph alone."""
+    if config.task.kind.endswith("_regression"):
+        raise InputError(
+            f"task is {config.task.kind}, whose targets are scaled by those of one graph; choose another task, or train on one graph"
+        )
     if config.task.node_embedding:
         raise InputError(
             f"node_embedding is {config.task.node_embedding}, and trained rows belong to the nodes of one graph; leave it out, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dgl_gt.partition.errors import InputError, import_optional
+from dgl_gt.partition.errors import InputError, first_line, import_optional
 from dgl_gt.partition.graph import as_array, named_arrays
 from dgl_gt.partition.system.user_files import reading
 
@@ -21,7 +21,10 @@ def from_pyg(data, name: str = "Data") -> COOGraph:
         raise InputError(f"{name} has types {data.edge_types}; convert it with data.to_homogeneous() first")
     if data.get("edge_index") is None:
         raise InputError(f"{name} has no edge_index (it has {', '.join(data.keys()) or 'nothing'}); give it one")
-    src, dst = as_array(data.edge_index, f"{name}: edge_index")
+    edge_index = as_array(data.edge_index, f"{name}: edge_index")
+    if edge_index.ndim != 2 or len(edge_index) != 2:
+        raise InputError(f"{name}: edge_index is {edge_index.shape}; it must be (2, E), sources first: transpose it")
+    src, dst = edge_index
     columns: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}
     left_out = []
     for key, value in data.items():
@@ -30,6 +33,8 @@ def from_pyg(data, name: str = "Data") -> COOGraph:
         kind = "edge" if data.is_edge_attr(key) else "node" if data.is_node_attr(key) else None
         if kind is None or not hasattr(value, "dtype"):
             left_out.append(f"{key} (neither a row for each node nor for each edge)")
+        elif _NAMES.get(key, key) in columns[kind]:
+            raise InputError(f"{name} has {key} and {_NAMES.get(key, key)}, which are one here; rename one of them")
         else:
             columns[kind][_NAMES.get(key, key)] = value
     node_data, edge_data = (named_arrays(each, f"{name}: {kind} data") for kind, each in columns.items())
@@ -46,12 +51,26 @@ def read_pyg_file(path: Path) -> COOGraph:
     classes += [getattr(home.storage, name) for name in ("GlobalStorage", "NodeStorage", "EdgeStorage", "BaseStorage")]
     try:
         with torch.serialization.safe_globals([*classes, home.EdgeAttr, home.TensorAttr, home.graph_store.EdgeLayout]):
-            found = torch.load(path, weights_only=True)
+            found = torch.load(path, weights_only=True, map_location="cpu")
         found = found[0] if isinstance(found, tuple) and len(found) == 1 else found
     except Exception as error:  # a damaged file can raise anything
         raise InputError(
-            f"{path} was not written by torch.save of a Data of PyG, or is damaged ({type(error).__name__}); save the Data alone"
+            f"{path} does not hold a Data of PyG with tensors alone, or is damaged ({type(error).__name__}: {_last_line(error)}); "
+            "save a Data of tensors with torch.save"
         ) from error
     if not isinstance(found, home.data.BaseData):
         raise InputError(f"{path} holds a {type(found).__name__}; it must hold one Data of PyG: save that alone")
-    return from_pyg(found, path.name)
+    try:
+        return from_pyg(found, path.name)
+    except RuntimeError as error:
+        raise InputError(
+            f"{path} was written by another version of PyG ({first_line(error)}); save it with this one"
+        ) from error
+
+
+def _last_line(error: Exception) -> str:
+    """What torch says of an object that it does not read, without its advice to read it all the same."""
+    lines = [line.strip() for line in str(error).splitlines() if "WeightsUnpickler error" in line]
+    return (
+        lines[0].partition(". Please use")[0].removeprefix("WeightsUnpickler error: ") if lines else first_line(error)
+    )

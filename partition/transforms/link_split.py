@@ -230,7 +230,11 @@ def _from_arrays(
             array = arrays[given[0]]
             if negative and array.ndim == 3 and array.shape[0] == pairs[base].shape[1] and array.shape[2] == 2:
                 own[base], array = array.shape[1], array.reshape(-1, 2).T
-            pairs[name] = _ends(graph, f"{path}: {given[0]}", array)
+            elif negative and array.ndim == 3:
+                raise InputError(
+                    f"{path}: {given[0]} is {array.shape}; negatives of each link must be (n, K, 2), here with n {pairs[base].shape[1]}"
+                )
+            pairs[name] = _ends(graph, f"{path}: {given[0]}", array, finds)
         elif name in _HELD_OUT:
             raise InputError(f"{path} has no {' or '.join(names)} (it has {', '.join(arrays) or 'nothing'}); add it")
     if "train" not in pairs:
@@ -248,11 +252,11 @@ def _from_arrays(
     return pairs, bool(own)
 
 
-def _ends(graph: Graph, what: str, pairs: np.ndarray) -> np.ndarray:
+def _ends(graph: Graph, what: str, pairs: np.ndarray, finds: _Finds) -> np.ndarray:
     """Both ends of pairs, int64 (2, n), as numbers of nodes."""
     found = nodes_of(what, pairs, graph.node_names, graph.num_nodes, graph.name)
     if (loops := found[0] == found[1]).any():
-        raise InputError(f"{what} has a pair of node {found[0][loops][0]} with itself; leave it out")
+        finds.add(f"{what} has a pair of node {found[0][loops][0]} with itself", "leave it out")
     return found
 
 
@@ -272,7 +276,8 @@ def nodes_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: in
         if ids.dtype.kind != "U":  # numbers of another width or sign
             lacks |= (same.astype(ids.dtype) != ids) | ((same < 0) != (ids < 0))
     elif ids.dtype.kind == "U":
-        raise InputError(f"{what} names node {ids.flat[0]!r}, and {source} has nodes with numbers; name these")
+        word = next((each for each in ids.flat if not each.lstrip("-").isdigit()), ids.flat[0])
+        raise InputError(f"{what} names node {str(word)!r}, and the nodes of {source} are numbers; name these")
     else:
         found, lacks = ids.astype(np.int64), (ids < 0) | (ids >= num_nodes)
     if lacks.any():

@@ -1,5 +1,7 @@
 """Models of PyG across ranks: training steps with norms of all ranks; what is refused; graphs of PyG as sources."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,34 @@ from dgl_gt.partition import InputError, load_graph, partition
 
 pytest.importorskip("torch_geometric", reason="PyG is not installed: pip install torch_geometric")
 SAMPLE = "sample:communities?nodes=120&classes=4&features=8"
+
+
+class OwnNorm(nn.Module):
+    """A layer of the user's that calls ``gcn_norm``, and reads its own rows when it updates them."""
+
+    def __init__(self):
+        from torch_geometric.nn import MessagePassing
+        from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+        class Updating(MessagePassing):
+            def forward(self, x, edge_index):
+                edge_index, weight = globals()["users_norm"](
+                    edge_index, None, len(x), add_self_loops=False, dtype=x.dtype
+                )
+                return self.propagate(edge_index, x=x, weight=weight)
+
+            def message(self, x_j, weight):
+                return weight[:, None] * x_j
+
+            def update(self, out, x):
+                return out + x.sin()
+
+        super().__init__()
+        globals().setdefault("users_norm", gcn_norm)
+        self.layer, self.out = Updating(), nn.Linear(8, 4)
+
+    def forward(self, x, edge_index):
+        return self.out(self.layer(x, edge_index))
 
 
 class Own(nn.Module):
@@ -47,6 +77,8 @@ def models():
         p.Sequential("x, e", [(p.SAGEConv(8, 16), "x, e -> x"), nn.ReLU(), (p.TransformerConv(16, 4), "x, e -> x")]),
         False,
     )
+    yield p.GIN(8, 16, 2, 4, norm="batch_norm"), False
+    yield OwnNorm(), False
     yield Own(), True
 
 
@@ -57,6 +89,7 @@ def losses(x, y, edge_index, weight, sg=None):
         model.double()
         if sg:
             dgl_gt.pyg.distribute(dgl_gt.pyg.distribute(model, sg), sg)  # the same as once
+            model = copy.deepcopy(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for _ in range(4):
             out = model(x, edge_index, *([weight] if reads_weight else []))
@@ -85,7 +118,7 @@ def test_models_train_as_on_one_process(parts, tmp_path):
     feat, label = (torch.from_numpy(graph.node_data[name]) for name in ("feat", "label"))
     edge_index = torch.from_numpy(np.stack(graph.edges()).astype(np.int64))
     expected = losses(feat.double(), label, edge_index, torch.from_numpy(weight))
-    assert len(set(expected)) == len(expected) == 20
+    assert len(set(expected)) == len(expected) == 28
     for found in run_ranks(parts, on_rank, tmp_path / "shards"):
         np.testing.assert_allclose(found, expected, rtol=1e-6)  # the norms' variances are float32
 
@@ -102,7 +135,8 @@ def test_what_needs_more_than_a_part_is_refused_by_name(tmp_path):
         p.LayerNorm(8),
         p.TopKPooling(8),
     ]
-    wrong += [nn.BatchNorm2d(3), p.GCNConv(8, 4, flow="target_to_source")]
+    wrong += [nn.BatchNorm2d(3), p.GCNConv(8, 4, flow="target_to_source"), p.models.SGFormer(8, 8, 4)]
+    wrong += [p.BatchNorm(8, allow_single_element=True), p.SAGEConv(-1, 4).lin_l]
     for module in wrong:
         with pytest.raises(InputError) as caught:
             dgl_gt.pyg.distribute(nn.Sequential(nn.Linear(8, 8), module), sg)
@@ -110,7 +144,27 @@ def test_what_needs_more_than_a_part_is_refused_by_name(tmp_path):
     conv = dgl_gt.pyg.distribute(p.SAGEConv(8, 4), sg)
     with pytest.raises(InputError, match="119 rows of x"):
         conv(sg.ndata["feat"][1:], sg.edge_index)
-    partition(SAMPLE, 1, tmp_path / "vertex", cut="vertex")
+    conv = dgl_gt.pyg.distribute(p.EdgeConv(p.MLP([16, 8, 4])), sg)
+    with pytest.raises(InputError, match="messages of EdgeConv"):
+        conv(sg.ndata["feat"], sg.edge_index)
+
+
+def refusals_on_rank(rank, folder):
+    import torch_geometric.nn as p
+
+    found = []
+    for name, depth in (("vertex", 1), ("deep", 2)):
+        with pytest.raises(InputError) as caught:
+            dgl_gt.pyg.distribute(p.SAGEConv(8, 4), dgl_gt.load(folder / name, depth=depth))
+        found.append(str(caught.value))
+    return found
+
+
+def test_other_cuts_and_deep_halos_are_refused(tmp_path):
+    partition(SAMPLE, 2, tmp_path / "vertex", cut="vertex")
+    partition(SAMPLE, 2, tmp_path / "deep", halo_depth=2)
+    for messages in run_ranks(2, refusals_on_rank, tmp_path):
+        assert all("--cut edge" in each and "depth 1" in each for each in messages)
 
 
 def test_a_data_is_a_source_and_so_is_its_file(tmp_path):

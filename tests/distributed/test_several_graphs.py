@@ -78,7 +78,21 @@ def test_a_run_is_kept_and_goes_on(tmp_path, capfd):
     arguments = ["--task", "pretrain", "--hidden", "12", "--heads", "2", "--checkpoint-every", "1", "--nproc", "1"]
 
     def run(out, epochs, *more):
-        code = main(["train", "--shards", *shards, *arguments, "--out", str(tmp_path / out), "--epochs", epochs, *more])
+        code = main(
+            [
+                "train",
+                "--shards",
+                shards[0],
+                "--shards",
+                shards[1],
+                *arguments,
+                "--out",
+                str(tmp_path / out),
+                "--epochs",
+                epochs,
+                *more,
+            ]
+        )
         return json.loads((tmp_path / out / "record.json").read_text()) if code == 0 else code
 
     whole = run("whole", "4")
@@ -98,6 +112,7 @@ def test_a_run_is_kept_and_goes_on(tmp_path, capfd):
         (["--shards", "A", "named"], "class names"),
         (["--shards", "A", "B", "--node-embedding", "4"], "node_embedding is 4"),
         (["--shards", "A", "two"], "2 parts"),
+        (["--shards", "A", "B", "--task", "node_regression"], "node_regression"),
         (["--shards", "A", "B", "--strategy", "auto"], "--strategy is auto"),
         (["A", "--shards", "B"], "--shards B"),
         ([], "DIR"),

@@ -240,7 +240,7 @@ def test_each_link_may_have_negatives_of_its_own(tmp_path):
     ("changes", "named"),
     [
         ({"val_neg": [[[2, 9], [3, 9]]]}, ["val alone"]),
-        ({"val_neg": [[[2, 9]], [[3, 9]]], "test_neg": [[[5, 9]]]}, ["val_neg", "(2, 1, 2)"]),
+        ({"val_neg": [[[2, 9]], [[3, 9]]], "test_neg": [[[5, 9]]]}, ["val_neg", "(2, 1, 2)", "(n, K, 2)", "n 1"]),
         ({"val_neg": [[[4, 5]]], "test_neg": [[[5, 9]]]}, ["val_neg", "4 to 5"]),
     ],
 )
@@ -254,14 +254,20 @@ def test_the_split_of_a_data_set_is_taken_as_it_is(tmp_path):
     arrays = {name: np.array(value) for name, value in FILE.items()}
     arrays |= {
         "val_edge": np.array([[0], [1]]),
-        "test_neg": np.array([[4], [5]]),
+        "test_neg": np.array([[4, 2], [5, 2]]),
         "train_edge": np.array([[0, 1], [1, 2]]),
     }
     graph = replace(path_graph(), link_split=arrays)
     manifest = partition(graph, 2, tmp_path / "shards")
-    assert manifest["links"]["pairs"] == {"train": 2, "val": 1, "test": 1, "val_neg": 1, "test_neg": 1}
+    assert manifest["links"]["pairs"] == {"train": 2, "val": 1, "test": 1, "val_neg": 1, "test_neg": 2}
     notes = " ".join(manifest["notes"])
-    assert manifest["edges"] == 16 and "2 edges" in notes and "1 link of val" in notes and "test_neg" in notes
+    assert (
+        manifest["edges"] == 16
+        and "2 edges" in notes
+        and "1 link of val" in notes
+        and "test_neg are links" in notes
+        and "node 2 with itself" in notes
+    )
     other = partition(graph, 2, tmp_path / "other", link_split="0.6,0.2,0.2")
     assert other["links"]["pairs"]["train"] == 4
     with pytest.raises(InputError, match="memory"):

@@ -248,10 +248,12 @@ def test_pairs_are_scored_by_their_names(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     (tmp_path / "wrong.csv").write_text("n1,n2\nn1,m7\n")
     np.savez("wrong.npz", pairs=[[3], [NODES]])
+    np.savez("none.npz", pairs=np.zeros((2, 0), int))
     for arguments, named in (
         (["--pairs", "wrong.csv"], "m7"),
         (["--pairs", "wrong.npz"], f"node {NODES}"),
         (["--pairs", "nowhere.csv"], "nowhere.csv"),
+        (["--pairs", "none.npz"], "none.npz"),
         (["--pairs", "pairs.csv", "--top", "3"], "--top"),
     ):
         assert main([*predicting, "no.csv", *arguments]) == 2 and named in capsys.readouterr().err
