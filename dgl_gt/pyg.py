@@ -12,14 +12,11 @@ from torch import Tensor, nn
 
 from .exchange.sharded_graph import ShardedGraph
 from .nn.batch_norm import BatchNorm
-from .partition.errors import InputError, import_optional
+from .partition.errors import INSTALL_PYG, InputError, import_optional
 
 __all__ = ["REFUSED", "data_of", "distribute"]
 
-INSTALL_PYG = "pip install torch_geometric"
-
 # Why layers that read more than the edges to their nodes cannot run on a part.
-_NEEDS_DEGREES = "it scales messages by the degrees of their sources' neighbours; GCNConv and SGConv do so across ranks"
 _NEEDS_NEIGHBOURS = "it looks for near rows among all nodes; find them before partitioning, and give them as edges"
 _NEEDS_OUT_EDGES = (
     "it reads edges against their direction; store the reverse edges in the graph, and use a layer for each"
@@ -27,7 +24,7 @@ _NEEDS_OUT_EDGES = (
 _NEEDS_TYPES = "it is for graphs of several types"
 _NEEDS_ALL_NODES = "it reads all nodes at once"
 REFUSED = {
-    "ChebConv": _NEEDS_DEGREES,
+    "ChebConv": "it counts the out-edges of sources, which a part does not have; TAGConv spans the same polynomials",
     "DynamicEdgeConv": _NEEDS_NEIGHBOURS,
     "GravNetConv": _NEEDS_NEIGHBOURS,
     "XConv": _NEEDS_NEIGHBOURS,

@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 
 INSTALL_DGL = "pip install 'dgl>=1.1.3,!=2.0.*,!=2.1.*' (wheels up to Python 3.11; see https://www.dgl.ai/pages/start.html for newer)"
+INSTALL_PYG = "pip install torch_geometric"
 _LONG = re.compile(r"\S{400,}")  # a path or a value that a message shows in part
 
 

@@ -22,16 +22,13 @@ def read_pairs(path: str, names: np.ndarray | None, num_nodes: int, source: str)
         arrays = read_arrays(path)
         if "pairs" not in arrays:
             raise InputError(f"{path} has no array pairs (it has {', '.join(arrays) or 'nothing'}); add it")
-        return _some(path, nodes_of(f"{path}: pairs", arrays["pairs"], names, num_nodes, source))
-    is_text = names is not None and names.dtype.kind == "U"
-    listed = read_edge_list(regular_file(Path(path)), "names" if is_text else None)
-    pairs = np.stack([listed.src, listed.dst])
-    if listed.node_names is not None:
-        pairs = listed.node_names[pairs]
-    return _some(path, nodes_of(path, pairs, names, num_nodes, source))
-
-
-def _some(path: str, pairs: np.ndarray) -> np.ndarray:
-    if not pairs.shape[1]:
+        pairs = arrays["pairs"]
+    else:
+        is_text = names is not None and names.dtype.kind == "U"
+        listed = read_edge_list(regular_file(Path(path)), "names" if is_text else None)
+        pairs = np.stack([listed.src, listed.dst])
+        if listed.node_names is not None:
+            pairs = listed.node_names[pairs]
+    if not pairs.size:
         raise InputError(f"{path} has no pair of nodes; give at least one")
-    return pairs
+    return nodes_of(path, pairs, names, num_nodes, source)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-from dgl_gt.partition.errors import InputError, first_line, import_optional
+from dgl_gt.partition.errors import INSTALL_PYG, InputError, first_line, import_optional
 from dgl_gt.partition.graph import as_array, named_arrays
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph
 
-_INSTALL = "pip install torch_geometric"
 _NAMES = {"x": "feat", "y": "label"}
 
 
@@ -43,8 +43,8 @@ def from_pyg(data, name: str = "Data") -> COOGraph:
 
 def read_pyg_file(path: Path) -> COOGraph:
     """Read a file of ``torch.save`` that holds a ``Data``, and nothing that would run code."""
-    torch = import_optional("torch", str(path), _INSTALL)
-    home = import_optional("torch_geometric.data", str(path), _INSTALL)
+    torch = import_optional("torch", str(path), INSTALL_PYG)
+    home = import_optional("torch_geometric.data", str(path), INSTALL_PYG)
     with reading(path), open(path, "rb"):
         pass
     classes = [home.Data, home.HeteroData, *(getattr(home.data, name) for name in ("DataEdgeAttr", "DataTensorAttr"))]
@@ -54,9 +54,10 @@ def read_pyg_file(path: Path) -> COOGraph:
             found = torch.load(path, weights_only=True, map_location="cpu")
         found = found[0] if isinstance(found, tuple) and len(found) == 1 else found
     except Exception as error:  # a damaged file can raise anything
+        other = re.search(r"GLOBAL (\S+)", str(error))
+        found = f"it holds a {other[1]}" if other else "it may be damaged"
         raise InputError(
-            f"{path} does not hold a Data of PyG with tensors alone, or is damaged ({type(error).__name__}: {_last_line(error)}); "
-            "save a Data of tensors with torch.save"
+            f"{path} is no Data of PyG that can be read safely: {found}; save a Data of tensors with torch.save"
         ) from error
     if not isinstance(found, home.data.BaseData):
         raise InputError(f"{path} holds a {type(found).__name__}; it must hold one Data of PyG: save that alone")
@@ -66,11 +67,3 @@ def read_pyg_file(path: Path) -> COOGraph:
         raise InputError(
             f"{path} was written by another version of PyG ({first_line(error)}); save it with this one"
         ) from error
-
-
-def _last_line(error: Exception) -> str:
-    """What torch says of an object that it does not read, without its advice to read it all the same."""
-    lines = [line.strip() for line in str(error).splitlines() if "WeightsUnpickler error" in line]
-    return (
-        lines[0].partition(". Please use")[0].removeprefix("WeightsUnpickler error: ") if lines else first_line(error)
-    )
