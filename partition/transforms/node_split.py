@@ -49,6 +49,8 @@ def with_masks(source, shares: tuple[float, ...], stratify: bool, seed: int):
         rows = np.asarray(label).reshape(source.num_nodes, -1)
         is_labelled = ((rows == rows) & (rows != -1)).any(1)
     nodes = np.flatnonzero(is_labelled)
+    if not len(nodes):
+        raise InputError(f"{source.name} has no labelled node to split (--split): all labels are -1 or NaN; give some")
     kind = np.zeros(len(nodes), np.int64)
     if stratify:
         if label is None or label.size != source.num_nodes or (rows[nodes, 0] != np.floor(rows[nodes, 0])).any():

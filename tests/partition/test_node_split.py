@@ -42,6 +42,7 @@ def test_each_class_is_split_by_itself():
         ({"split": "1/0/0"}, "1/0/0"),
         ({"split": 3}, "3"),
         ({"split": "98/1/1", "label": [0] * 10 + [-1] * 190}, "val_mask"),
+        ({"split": "60/20/20", "label": [-1] * 200}, "no labelled node"),
         ({"split": "60/20/20", "stratify": True}, "stratify"),
         ({"split": "60/20/20", "stratify": True, "label": np.arange(200) / 3}, "stratify"),
         ({"stratify": True}, "split"),
