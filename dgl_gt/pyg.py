@@ -58,7 +58,8 @@ def distribute(model: nn.Module, sg: ShardedGraph) -> nn.Module:
     sends messages, rows of other ranks' nodes come by :meth:`ShardedGraph.pull`. Degrees of ``gcn_norm`` are those in
     the whole graph, and self-loops that a layer adds are those of the owned nodes; a ``BatchNorm1d`` of rows of nodes has the
     statistics of all ranks. A layer of yours may read rows of its sources only by ``message`` and ``edge_update``
-    (``x_j``); degrees of sources that it counts itself are those of one part. Save ``model.state_dict()``.
+    (``x_j``); degrees of sources that it counts itself, sizes, and means over rows are those of one part. Save
+    ``model.state_dict()``.
 
     Raises
     ------
@@ -127,6 +128,8 @@ def _prepare(module: Any, part: _Part) -> None:
     if not hasattr(module, "dgl_gt_part"):  # else it is given another part
         module.register_forward_pre_hook(_begin)
         module.register_forward_hook(_end, always_call=True)
+    if "size_j" in module.inspector.get_flat_param_names(["message", "aggregate", "update", "edge_update"]):
+        raise InputError(f"{type(module).__name__} reads size_j, the number of all nodes, which a part does not have")
     kind, module.dgl_gt_part = type(module), part
     module.propagate = partial(_send, module, kind.propagate, "_user_args")
     module.edge_updater = partial(_send, module, kind.edge_updater, "_edge_user_args")
@@ -181,6 +184,8 @@ def _send(module: Any, method: Callable, names_in: str, edge_index: Tensor, size
     of_sources = {name[:-2] for name in names if name.endswith("_j")}
     of_nodes = (of_sources | {name[:-2] for name in names if name.endswith("_i")}) & data.keys()
     reads_rows = bool(of_nodes & {*names})
+    if reads_rows:
+        of_nodes |= {*module.inspector.get_param_names("update")} & data.keys()
     for name in sorted(of_nodes):
         src, dst = data[name] if isinstance(data[name], (tuple, list)) else (data[name], data[name])
         if reads_rows and src is not dst:
@@ -235,6 +240,13 @@ def data_of(sg: ShardedGraph) -> Any:
     begin with ``edge_``.
     """
     data = import_optional("torch_geometric.data", "dgl_gt.pyg.data_of", INSTALL_PYG).Data
-    columns = {{"feat": "x", "label": "y"}.get(name, name): each for name, each in sg.ndata.items()}
-    columns |= {f"edge_{name.removeprefix('edge_')}": each for name, each in sg.edata.items()}
-    return data(edge_index=sg.edge_index, num_nodes=sg.num_nodes(), **columns)
+    columns = {"edge_index": sg.edge_index, "num_nodes": sg.num_nodes()}
+    names = [({"feat": "x", "label": "y"}.get(name, name), each) for name, each in sg.ndata.items()]
+    names += [(f"edge_{name.removeprefix('edge_')}", each) for name, each in sg.edata.items()]
+    for name, each in names:
+        if name in columns:
+            raise InputError(
+                f"{sg.manifest['source']} has two columns that a Data would call {name}; rename one of them"
+            )
+        columns[name] = each
+    return data(**columns)

@@ -86,7 +86,7 @@ def _add_predict(commands) -> None:
     command.add_argument("--embeddings", action="store_true", help=text)
     text = "most links of a node, for a model of links (default: task.top of its training)"
     command.add_argument("--top", type=positive_integer, metavar="K", help=text)
-    text = "score these pairs of nodes: an .npz with pairs (2, n), or a table whose first two columns are your ids; for a model of links"
+    text = "score these pairs of nodes: an .npz with pairs (2, n), or a table of your ids, read as an edge list; for a model of links"
     command.add_argument("--pairs", metavar="FILE", help=text)
     command.set_defaults(command=_predict)
 

@@ -121,7 +121,7 @@ def _mean_over_links(function: Callable, scores: Tensor, labels: Tensor, comm: C
     """The mean over links of a function of their ranks, and of how many pairs that are none score as high."""
     if scores.shape[1] > 1:
         link, others = scores[:, :1], scores[:, 1:]
-        above, not_below = (others > link).sum(1), (others >= link).sum(1)
+        above, not_below = (~(others <= link)).sum(1), (~(others < link)).sum(1)  # NaN is last
         total, count = _sums(comm, function(1 + (above + not_below) / 2, not_below).double().sum(), len(scores))
         return total / count
     gathered, found = [comm.gather_rows(each[:, 0], to=0) for each in (scores.double(), labels)], 0.0

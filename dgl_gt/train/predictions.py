@@ -20,6 +20,7 @@ from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError, import_optional
 from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.transforms.link_split import nodes_of
 
 from .around_nodes import AroundNodes, PairModel
 from .inputs import ModelInputs, read_inputs
@@ -151,7 +152,8 @@ def score_pairs(model: nn.Module, sg: ShardedGraph, pairs: np.ndarray) -> Scored
     Raises
     ------
     InputError
-        The model was trained for another task, or the shards do not have as many features as it takes.
+        The model was trained for another task, the shards do not have as many features as it takes, or pairs are no whole
+        numbers from 0 to N - 1.
     """
     with sg.comm.together(), torch.no_grad():
         task, comm, of_model = _task_of(model), sg.comm, cast(Any, model)
@@ -159,6 +161,7 @@ def score_pairs(model: nn.Module, sg: ShardedGraph, pairs: np.ndarray) -> Scored
             raise InputError(
                 f"pairs are scored by a model of links, and the model was trained for {task.kind}; leave --pairs out"
             )
+        pairs = nodes_of("pairs", np.asarray(pairs), None, user_node_count(sg.manifest), sg.manifest["source"])
         own = logits_of(model, _ready(model, sg))
         places: Any = sg.gather(own_places(sg))
         each = -(-pairs.shape[1] // comm.world_size)

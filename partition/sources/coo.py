@@ -140,7 +140,7 @@ def with_standard_masks_and_labels(data: dict[str, np.ndarray], name: str) -> di
         shared_by_splits = len(splits) == 1 and mask.ndim == 1
         data[key] = np.repeat(mask[:, None], min(splits), axis=1) if shared_by_splits else mask
     if "label" in data:
-        data["label"] = _standard_label(data["label"])
+        data["label"] = standard_label(data["label"])
     return data
 
 
@@ -156,7 +156,7 @@ def _bool_mask(mask: np.ndarray, key: str, name: str) -> np.ndarray:
     return as_bool
 
 
-def _standard_label(label: np.ndarray) -> np.ndarray:
+def standard_label(label: np.ndarray) -> np.ndarray:
     """Labels as classes, as several labels a node, or as numbers; others pass, and the Graph's own check refuses them."""
     if label.ndim == 2 and label.shape[1] == 1:
         label = label[:, 0]

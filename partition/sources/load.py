@@ -19,7 +19,7 @@ from dgl_gt.partition.transforms.added_edges import check_fill, with_reverse_edg
 from dgl_gt.partition.transforms.node_split import shares_of, with_masks
 
 from . import sample
-from .coo import COOGraph, to_graph
+from .coo import COOGraph, standard_label, to_graph
 from .edge_list import read_edge_list
 from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
 from .metis_file import read_metis
@@ -152,7 +152,9 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
         opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
         opened = with_columns(opened, columns)
         if options.split is not None:
-            opened = with_masks(opened, shares_of(options.split), options.stratify, options.seed)
+            label = opened.node_data.get("label")
+            label = standard_label(label) if label is not None and isinstance(opened, COOGraph) else label
+            opened = with_masks(opened, label, shares_of(options.split), options.stratify, options.seed)
     except MemoryError as error:
         raise _too_large(source, error) from error
     if note:

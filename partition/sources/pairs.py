@@ -14,7 +14,7 @@ from .edge_list import read_edge_list
 
 
 def read_pairs(path: str, names: np.ndarray | None, num_nodes: int, source: str) -> np.ndarray:
-    """The pairs of a file, int64 (2, n): the array ``pairs`` of an ``.npz``, or the first two columns of an edge list.
+    """The pairs of a file, int64 (2, n): the array ``pairs`` of an ``.npz``, or an edge list.
 
     ``names`` are the user's ids of the nodes of ``source``, None where they are numbers from 0.
     """

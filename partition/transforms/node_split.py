@@ -17,7 +17,7 @@ def shares_of(text) -> tuple[float, ...]:
     """The three shares that a text such as ``60/20/20`` gives, which add up to 1; ``InputError`` if it is wrong."""
     try:
         found = tuple(float(each) for each in text.split("/"))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError):
         found = ()
     total = sum(found)
     if (
@@ -29,10 +29,11 @@ def shares_of(text) -> tuple[float, ...]:
     return tuple(each / total for each in found)
 
 
-def with_masks(source, shares: tuple[float, ...], stratify: bool, seed: int):
+def with_masks(source, label: np.ndarray | None, shares: tuple[float, ...], stratify: bool, seed: int):
     """A ``Graph`` or ``COOGraph`` with random ``train_mask``, ``val_mask`` and ``test_mask`` of its labelled nodes.
 
-    Without labels, all nodes are in one of them. With ``stratify`` each class is split by itself.
+    ``label`` has a row for each node; whole numbers from -1 on are -1 where there is none, and others NaN. Without it, all
+    nodes are in one of the masks. With ``stratify`` each class is split by itself.
 
     Raises
     ------
@@ -43,11 +44,11 @@ def with_masks(source, shares: tuple[float, ...], stratify: bool, seed: int):
         raise InputError(
             f"{source.name} has a {known} already; leave split (--split) out, or the masks out of the source"
         )
-    label = source.node_data.get("label")
     is_labelled = np.ones(source.num_nodes, bool)
     if label is not None:
         rows = np.asarray(label).reshape(source.num_nodes, -1)
-        is_labelled = ((rows == rows) & (rows != -1)).any(1)
+        has_none = rows.dtype.kind != "f" and rows.size and rows.min() == -1
+        is_labelled = ((rows != -1) if has_none else (rows == rows)).any(1)
     nodes = np.flatnonzero(is_labelled)
     if not len(nodes):
         raise InputError(f"{source.name} has no labelled node to split (--split): all labels are -1 or NaN; give some")

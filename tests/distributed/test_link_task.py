@@ -106,6 +106,9 @@ def test_any_ranks_score_pairs_as_one(kind, tmp_path):
     train_and_save(dgl_gt.load(tmp_path / "1"), read_config(**settings), tmp_path / "model")
     pairs = np.random.default_rng(0).integers(0, NODES, (2, 50))
     (expected,) = run_ranks(1, scores_on_rank, tmp_path / "1", pairs)
+    for wrong in ([[0], [-1]], [[0], [NODES]], [[0.5], [1.5]]):
+        with pytest.raises(InputError, match="pairs"):
+            score_pairs(load_model(tmp_path / "model"), dgl_gt.load(tmp_path / "1"), wrong)
     first, *others = run_ranks(3, scores_on_rank, tmp_path / "3", pairs)
     assert (first["source"] == pairs[0]).all() and (first["destination"] == pairs[1]).all()
     assert others == [None, None] and len(set(expected["score"].tolist())) > 40

@@ -27,13 +27,13 @@ class OwnNorm(nn.Module):
                 edge_index, weight = globals()["users_norm"](
                     edge_index, None, len(x), add_self_loops=False, dtype=x.dtype
                 )
-                return self.propagate(edge_index, x=x, weight=weight)
+                return self.propagate(edge_index, x=x, weight=weight, z=x.cos())
 
             def message(self, x_j, weight):
                 return weight[:, None] * x_j
 
-            def update(self, out, x):
-                return out + x.sin()
+            def update(self, out, x, z):
+                return out + x.sin() * z
 
         super().__init__()
         globals().setdefault("users_norm", gcn_norm)
@@ -147,6 +147,18 @@ def test_what_needs_more_than_a_part_is_refused_by_name(tmp_path):
     conv = dgl_gt.pyg.distribute(p.EdgeConv(p.MLP([16, 8, 4])), sg)
     with pytest.raises(InputError, match="messages of EdgeConv"):
         conv(sg.ndata["feat"], sg.edge_index)
+
+    class Mean(p.MessagePassing):
+        def message(self, x_j, size_j):
+            return x_j / size_j
+
+    with pytest.raises(InputError, match="size_j"):
+        dgl_gt.pyg.distribute(Mean(), sg)
+    graph = load_graph(SAMPLE)
+    graph.node_data["x"] = np.zeros(120)
+    partition(graph, 1, tmp_path / "two")
+    with pytest.raises(InputError, match="call x"):
+        dgl_gt.pyg.data_of(dgl_gt.load(tmp_path / "two"))
 
 
 def refusals_on_rank(rank, folder):

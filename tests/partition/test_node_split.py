@@ -34,6 +34,11 @@ def test_each_class_is_split_by_itself():
     assert not found[:, label < 0].any()
 
 
+@pytest.mark.parametrize("label", [[-1.0, -2.5], [-1, -2]])
+def test_numbers_below_zero_are_labels(label):
+    assert masks(load_graph(graph(label * 100), split="60/20/20")).any(0).all()
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -41,6 +46,7 @@ def test_each_class_is_split_by_itself():
         ({"split": "60/20/30"}, "60/20/30"),
         ({"split": "1/0/0"}, "1/0/0"),
         ({"split": 3}, "3"),
+        ({"split": b"60/20/20"}, "60/20/20"),
         ({"split": "98/1/1", "label": [0] * 10 + [-1] * 190}, "val_mask"),
         ({"split": "60/20/20", "label": [-1] * 200}, "no labelled node"),
         ({"split": "60/20/20", "stratify": True}, "stratify"),

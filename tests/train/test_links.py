@@ -116,6 +116,9 @@ def test_hits_are_those_above_the_kth_best_other_pair():
 
 
 def test_the_reciprocal_rank_of_a_tie_is_that_of_its_mean_rank():
+    own = torch.tensor([[3.0, 1, 2], [1.0, 2, 1], [float("nan"), 1, 2]])  # each link first; no score is the last rank
+    assert metrics.mrr(own, torch.zeros(3, 3), COMM) == pytest.approx((1 + 1 / 2.5 + 1 / 3) / 3)
+    assert metrics.hits(2, own, torch.zeros(3, 3), COMM) == pytest.approx(1 / 3)
     assert metrics.mrr(SCORES, LABELS, COMM) == pytest.approx((1 / 1 + 1 / ((2 + 4) / 2) + 1 / 4) / 3)
 
 
