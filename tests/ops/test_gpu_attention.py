@@ -355,23 +355,3 @@ def test_tensors_on_cuda_devices_come_here(monkeypatch):
     with pytest.warns(RuntimeWarning, match="stores E x H x D elements.*pip install triton"):
         assert not real_has_kernel("cuda")
     dispatch.warn_slow.cache_clear()
-
-
-def test_the_clock_chooses_what_changes_no_bit(monkeypatch):
-    csc = draw_csc(Case("", 6, 6, 25)).to(DEVICE)
-    packed = torch.randn(6, 3, 2, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    before = sparse_attention(csc, packed)
-    tried = []
-
-    def time_by_turns(call, quantiles):
-        call()
-        tried.append(len(tried))
-        return [abs(len(tried) - 2.0)] * 3  # the second is the fastest
-
-    monkeypatch.setenv("TRITON_INTERPRET", "0" if DEVICE == "cuda" else "")
-    tuned = passes.tuned(kernels._forward.fn)
-    tuned._do_bench = time_by_turns
-    monkeypatch.setattr(kernels, "_forward", tuned)
-    for _ in range(2):
-        assert torch.equal(sparse_attention(csc, packed), before)
-    assert len(tried) == 4 and tuned.best_config.num_stages == 2

@@ -43,7 +43,6 @@ def compile_for_hopper():
     from triton.compiler import ASTSource
 
     def compile_kernel(kernel, programs, values):
-        kernel = kernel.fn if isinstance(kernel, triton.runtime.Autotuner) else kernel
         signature, constants, aligned = {}, {}, {}
         for number, parameter in enumerate(kernel.params):
             name, value = parameter.name, values[parameter.name]

@@ -45,7 +45,6 @@ def _scores(mine, theirs, factor, ADDITIVE: tl.constexpr):
     return scores, slopes
 
 
-@passes.tuned
 @triton.jit(do_not_specialize=passes.VARYING)
 def _forward(
     q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, bias, bias_row, bias_head, out, out_row, out_head, lse,
@@ -88,7 +87,6 @@ def _forward(
     )  # fmt: skip
 
 
-@passes.tuned
 @triton.jit(do_not_specialize=passes.VARYING)
 def _gradients(
     own, own_row, own_head, far, far_row, far_head, own_2, own_2_row, own_2_head, far_2, far_2_row, far_2_head, stats,

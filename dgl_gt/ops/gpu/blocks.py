@@ -53,18 +53,24 @@ def span(indptr, num_rows, num_slots, PIECE: tl.constexpr):
 
 @triton.jit
 def columns_of(H: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return the numbers of this program's heads (BLOCK_H,), of elements (1, 1, BLOCK_D), and which of these exist."""
-    heads = (tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)).to(tl.int64)
-    columns = tl.arange(0, BLOCK_D)[None, None, :]
-    return heads, columns, (heads[None, :, None] < H) & (columns < D)
+    """Return the numbers of this program's heads (BLOCK_H,), those of the heads' elements, and which of these exist.
+
+    The elements of all heads stand in one dimension (BLOCK_H * BLOCK_D,): the compiler spreads it over the threads, so
+    that they read a row together. Of (edges, heads, elements) it spreads edges and elements, and moves blocks between
+    threads afterwards.
+    """
+    first = (tl.program_id(1) * BLOCK_H).to(tl.int64)
+    columns = tl.arange(0, BLOCK_H * BLOCK_D)
+    exist = (first + columns // BLOCK_D < H) & (columns % BLOCK_D < D)
+    return first + tl.arange(0, BLOCK_H), columns, exist[None, :]
 
 
 @triton.jit
 def lanes_of(first, end, heads, inside, H: tl.constexpr, BLOCK_E: tl.constexpr):
-    """Return BLOCK_E numbers from first on, and masks of those below end: alone, by head, and by head and element."""
+    """Return BLOCK_E numbers from first on, and masks of those below end: alone, by head, and by column."""
     lanes = first + tl.arange(0, BLOCK_E)
     real = lanes < end
-    return lanes, real, real[:, None] & (heads < H)[None, :], real[:, None, None] & inside
+    return lanes, real, real[:, None] & (heads < H)[None, :], real[:, None] & inside
 
 
 @triton.jit
@@ -85,17 +91,20 @@ def _widened(elements):
 
 @triton.jit
 def _at(array, rows, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
-    """Return pointers (rows, BLOCK_H, BLOCK_D)."""
+    """Return pointers (rows, BLOCK_H * BLOCK_D)."""
     # Strides come divided by ALIGN: the product tells the compiler that reads of this many elements are aligned.
-    starts = rows[:, None, None] * row_stride + heads[None, :, None] * head_stride
-    return array + (starts * ALIGN + columns)
+    WIDTH: tl.constexpr = columns.shape[0] // heads.shape[0]
+    head = tl.program_id(1).to(tl.int64) * heads.shape[0] + columns // WIDTH
+    starts = rows[:, None] * row_stride + head[None, :] * head_stride
+    return array + (starts * ALIGN + columns[None, :] % WIDTH)
 
 
 @triton.jit
 def load(array, rows, mask, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
     """Load heads of rows in the dtype of sums, (rows, BLOCK_H, BLOCK_D)."""
     at = _at(array, rows, row_stride, head_stride, heads, columns, ALIGN)
-    return _widened(tl.load(at, mask=mask, other=0.0))
+    elements = _widened(tl.load(at, mask=mask, other=0.0))
+    return tl.reshape(elements, (rows.shape[0], heads.shape[0], columns.shape[0] // heads.shape[0]))
 
 
 @triton.jit
@@ -109,7 +118,7 @@ def load_numbers(array, rows, mask, row_stride, head_stride, heads):
 def store(array, row, values, mask, row_stride, head_stride, heads, columns, ALIGN: tl.constexpr):
     """Store (BLOCK_H, BLOCK_D) as heads of one row."""
     at = _at(array, row + tl.arange(0, 1), row_stride, head_stride, heads, columns, ALIGN)
-    tl.store(at, values[None, :, :].to(array.dtype.element_ty), mask=mask)
+    tl.store(at, tl.reshape(values, (1, columns.shape[0])).to(array.dtype.element_ty), mask=mask)
 
 
 @triton.jit

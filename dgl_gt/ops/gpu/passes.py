@@ -4,13 +4,12 @@
 ``lse`` (Dao et al., FlashAttention, arXiv 2205.14135): one over in-edges for the gradients of q and bias, one over
 out-edges for those of k and v.
 
-One program writes each element, without atomics; shapes, strides and dtypes decide the order of sums, and tuning
-chooses only options that change no bit. Rows with the edges of two pieces or more leave partial sums in slots, and
-another kernel merges them in order. ``blocks.span`` computes the slots on the device, so the host never waits for it.
+One program writes each element, without atomics; shapes, strides and dtypes decide the order of sums. Rows with the
+edges of two pieces or more leave partial sums in slots, and another kernel merges them in order. ``blocks.span``
+computes the slots on the device, so the host never waits for it.
 """
 
 import math
-import os
 
 import torch
 import triton
@@ -29,13 +28,6 @@ _WARP_BYTES = 512
 
 # Arguments that vary between calls. Triton must not compile a kernel again because one is 1 or a multiple of 16.
 VARYING = ("num_rows", "num_slots", "head_offset", "seed_high", "seed_low", "drop_threshold")
-
-
-def tuned(kernel):
-    """Tune how far ahead loads are issued; other tiles or warps would change the order of sums."""
-    stages = [1] if os.environ.get("TRITON_INTERPRET") == "1" else [1, 2, 3, 4]
-    configs = [triton.Config({}, num_warps=None, num_stages=number) for number in stages]
-    return triton.autotune(configs, key=["ADDITIVE", "H", "D", "ALIGN"])(kernel)
 
 
 @triton.jit(do_not_specialize=VARYING)
