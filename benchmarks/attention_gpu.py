@@ -1,10 +1,13 @@
-"""Sparse attention on a GPU, forward and backward, compared with plain torch operations. It needs neither DGL nor a network.
+"""Sparse attention on a GPU, forward and backward, compared with plain torch operations and PyG. It needs neither DGL nor
+a network.
 
-    python benchmarks/attention_gpu.py [--nodes 100000] [--edges 2000000] [--size HxD] ... [--runs 20] [--json]
+    python benchmarks/attention_gpu.py [--nodes 100000] [--edges 2000000] [--graph FILE.npz] [--size HxD] ... [--runs 20]
+        [--json]
 
-Both tools run in this process on the same random graph and inputs, in turn, each after an untimed pass. A figure is the
-median over runs; memory is the allocator's peak beyond the inputs. ``rows`` is the rate at which rows are read along
-the edges: two rows per edge in each of three passes.
+All tools run in this process on the same graph, by default a random one, and the same inputs, in turn, each after an
+untimed pass. A figure is the median over runs; memory is the allocator's peak beyond the inputs. ``rows`` is the rate at
+which rows are read along the edges: two rows per edge in each of three passes. PyG, where it is installed: the message
+path of its ``TransformerConv``, without its projections.
 """
 
 from __future__ import annotations
@@ -38,9 +41,34 @@ def random_graph(nodes: int, edges: int, device: str) -> CSC:
     return CSC.build(indptr, indices, nodes).to(device)
 
 
+def graph_of(path: str, device: str) -> CSC:
+    """The graph of a file."""
+    from dgl_gt.partition import load_graph  # it needs packages that the random graph does not
+
+    graph = load_graph(path)
+    return CSC.build(torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes).to(device)
+
+
 def plain(graph: CSC, q, k, v):
     """The same in torch operations, which store rows of all edges."""
     return reference_attention(graph, q, k, v, None, q.shape[2] ** -0.5, 0.0, None)[0]
+
+
+def pyg_attention(graph: CSC, heads: int, width: int):
+    """The message path of PyG's TransformerConv, or None where PyG is not installed."""
+    try:
+        from torch_geometric.nn import TransformerConv
+    except ImportError:
+        return None
+    rows = torch.repeat_interleave(torch.arange(graph.num_dst, device=graph.device), graph.indptr.diff())
+    edges = torch.stack([graph.indices.long(), rows])
+
+    layer = TransformerConv(width, width, heads)
+
+    def attend(_graph, q, k, v):
+        return layer.propagate(edges, query=q, key=k, value=v, edge_attr=None).view_as(q)
+
+    return attend
 
 
 def step(attend, graph, tensors, upstream, device: str) -> tuple[float, int]:
@@ -66,7 +94,9 @@ def measure(graph: CSC, heads: int, width: int, runs: int, device: str) -> list[
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(graph.num_src, heads, width, generator=generator) for _ in range(4)]
     reference = plain(graph, *(each.to(device) for each in drawn[:3]))
-    tools = [("dgl-gt", sparse_attention, dtype) for dtype in DTYPES] + [("torch", plain, torch.float32)]
+    peers = [("torch", plain), ("PyG", pyg_attention(graph, heads, width))]
+    tools = [("dgl-gt", sparse_attention, dtype) for dtype in DTYPES]
+    tools += [(name, attend, dtype) for name, attend in peers if attend for dtype in DTYPES[:2]]
     for name, attend, dtype in tools:
         *tensors, upstream = (each.to(device, dtype).requires_grad_() for each in drawn)
         tolerance = 1e-3 if dtype == torch.float32 else 0.1
@@ -94,23 +124,24 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=100_000)
     parser.add_argument("--edges", type=int, default=2_000_000)
+    parser.add_argument("--graph", metavar="FILE", help="a graph to read in place of the random one")
     parser.add_argument("--size", action="append", type=size, metavar="HxD", help="heads and their width")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    graph = random_graph(args.nodes, args.edges, args.device)
+    graph = graph_of(args.graph, args.device) if args.graph else random_graph(args.nodes, args.edges, args.device)
     results = [row for each in args.size or [(8, 16)] for row in measure(graph, *each, args.runs, args.device)]
     name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
     if args.json:
-        print(json.dumps({"device": name, "nodes": args.nodes, "edges": args.edges, "results": results}))
+        print(json.dumps({"device": name, "nodes": graph.num_dst, "edges": graph.num_edges, "results": results}))
         return
     rows = [
         [f"{each['heads']}x{each['width']}", each["tool"], each["dtype"], f"{each['seconds'] * 1e3:.2f}"]
         + [f"{each['rows_gb_s']:.0f}", f"{each['peak_bytes'] / 2**20:.0f}"]
         for each in results
     ]
-    print(f"{name}: {args.nodes:,} nodes, {args.edges:,} edges, forward + backward, median of {args.runs}\n")
+    print(f"{name}: {graph.num_dst:,} nodes, {graph.num_edges:,} edges, forward + backward, median of {args.runs}\n")
     print(table(["HxD", "tool", "dtype", "ms", "rows, GB/s", "peak MiB"], rows))
 
 
