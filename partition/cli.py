@@ -34,7 +34,19 @@ from .pipeline import check_extras, partition
 
 _COMMON = (  # options of `partition` that --help shows; --help-all shows all
     *("parts", "out", "dry_run", "seed", "force", "json", "cut", "attempts", "halo_depth", "profile", "max_imbalance"),
-    *("memory", "node_data", "ids", "label", "features", "self_loops", "undirected", "encode", "link_split"),
+    *(
+        "memory",
+        "node_data",
+        "node_table",
+        "id",
+        "ids",
+        "label",
+        "features",
+        "self_loops",
+        "undirected",
+        "encode",
+        "link_split",
+    ),
 )
 
 

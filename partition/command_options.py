@@ -18,7 +18,10 @@ from dgl_gt.partition.system.user_files import regular_file
 from .config import CUTS, PartitionConfig
 from .errors import InputError
 
-READING = ("num_nodes", "node_data", "ids", "label", "features", "skip", "keys")
+READING = (
+    *("num_nodes", "node_data", "node_table", "id", "ends", "fill_missing"),
+    *("ids", "label", "features", "skip", "keys"),
+)
 FILL = "X|mean|zero"  # the form of --self-loop-fill
 FILL_HELP = (
     "edge data of the self-loops that are added: a number, the mean over the node's in-edges, or zero; or one for each edge "
@@ -112,6 +115,21 @@ def add_reading(group) -> None:
         metavar="FILE",
         help="add node data: a .npz, .csv, .tsv or .txt file (feat, label, masks), or a .npy file named after its column, such as "
         "feat.npy; may be repeated",
+    )
+    group.add_argument(
+        "--node-table",
+        metavar="PATH",
+        help="table with a row for each node: .parquet, .csv or .tsv files, a folder or a pattern of them, or their address "
+        "(s3://...)",
+    )
+    group.add_argument("--id", metavar="COLUMN", help="column of --node-table that holds the ids which edges use")
+    group.add_argument("--ends", metavar="SRC,DST", help="columns of a table of edges that are source and destination")
+    group.add_argument(
+        "--fill-missing",
+        type=self_loop_fill,
+        metavar="X|mean|zero",
+        help="what missing cells of tables get: a number, the mean of the column, or zero; or one for each column, as in "
+        "age=mean,visits=0",
     )
     group.add_argument(
         "--ids",
@@ -251,6 +269,7 @@ _FROM_TEXT: dict[str, Callable] = {  # read after argparse, which would print al
     "target_weights": _part_weights,
     "costs": read_costs,
     "features": partial(_column_names, "--features"),
+    "ends": partial(_column_names, "--ends"),
     "skip": partial(_column_names, "--skip"),
     "keys": partial(_pairs, "--keys"),
 }

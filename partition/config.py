@@ -30,7 +30,6 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
     parts: int
     cut: str | None = None
     halo_depth: int = 1
-    memory: int | None = None
     rank_memory: int | None = None
     encode: str | None = None
     expander: int | None = None
@@ -40,7 +39,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
     def __post_init__(self):
         EdgeCutOptions.__post_init__(self)
         SourceOptions.__post_init__(self)
-        bounds = {"memory": self.memory, "rank_memory": self.rank_memory}
+        bounds = {"rank_memory": self.rank_memory}
         vars(self).update(
             {name: whole_number(name, value, 1) for name, value in bounds.items() if value is not None},
             parts=whole_number("parts", self.parts, 1),

@@ -76,7 +76,7 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
         warnings.warn(printable(table.header_note), SourceWarning, stacklevel=4)
     kinds = {name.lower(): cell.lower() for name, cell in zip(table.header or (), table.first_row)}
     stems = {_COUNTER.sub("", each.lower()[:_LONGEST_NAME]) for each in table.header or ()}
-    if table.width == len(stems) == 2 and coo.node_names is None and not any(_known_ends(table.header or [])):
+    if table.width == len(stems) == 2 and coo.node_names is None and not any(known_ends(table.header or [])):
         both = " and ".join(table.header or ())
         coo.notes += (f"{path.name}: {both} may be of two kinds; a number that is in both columns is one node",)
     if table.preamble.lower().startswith("bip"):
@@ -96,14 +96,14 @@ def read_edge_list(path: Path, ids: str | None = None) -> COOGraph:
 
 def _fit(rows: list[list[str]]) -> int:
     """Return how well rows look like edges: by the header's names, by numbers at the ends, or by having two columns."""
-    if all(len(each) == 1 for each in _known_ends(rows[0])):
+    if all(len(each) == 1 for each in known_ends(rows[0])):
         return 3
     if all(len(row) > 1 and _WHOLE.fullmatch(row[0]) and _WHOLE.fullmatch(row[1]) for row in rows[1:] or rows):
         return 2
     return int(len(rows[0]) > 1)
 
 
-def _known_ends(header: list[str]) -> list[list[int]]:
+def known_ends(header: list[str]) -> list[list[int]]:
     """Return the columns that a header calls a source, and those that it calls a destination."""
     names = [re.sub(r"[\W_]", "", name.lower().partition("(")[0]) for name in header]
     short = [_FILLER.sub("", name) for name in names]
@@ -117,7 +117,7 @@ def _known_ends(header: list[str]) -> list[list[int]]:
 def _has_header(table: TextTable) -> bool:
     """Return whether a comment is the header: it names both ends, or stands in the columns of several, as no text does."""
     header = table.header or []
-    src, dst = _known_ends(header)
+    src, dst = known_ends(header)
     is_header = table.is_sure or any(_IDENTIFIER.search(word) for word in header)
     return bool(src and dst) or (is_header and (table.width > 2 or bool(src or dst)))
 
@@ -129,7 +129,7 @@ def _begins_with_text(table: TextTable) -> bool:
 
 
 def _has_unknown_header(table: TextTable) -> bool:
-    return table.header is not None and not any(_known_ends(table.header))
+    return table.header is not None and not any(known_ends(table.header))
 
 
 def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[str, ...]]:
@@ -137,7 +137,7 @@ def _edge_columns(table: TextTable) -> tuple[list[int], dict[str, int], tuple[st
     if table.header is None:
         others = range(3, len(table.first_row) + 1)
         return [0, 1], {}, tuple(f"column {number} (no header names it)" for number in others)
-    src, dst = _known_ends(table.header)
+    src, dst = known_ends(table.header)
     where = f"{table.path}, line {table.header_line}: the header names {listed(table.header)}"
     allowed = "call the source src_id, source or from, and the destination dst_id, target or to"
     if len(src) > 1 or len(dst) > 1:
@@ -181,7 +181,7 @@ def _read_names(table: TextTable) -> COOGraph:
         if len(lonely) < 2 or not lonely[0] or lonely[1:].mean() >= 0.5:
             return coo
     coo = _read(table, names={})
-    if is_unknown or (table.header is not None and not all(_known_ends(table.header))):
+    if is_unknown or (table.header is not None and not all(known_ends(table.header))):
         coo.notes += (table.header_note,)
     return coo
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -27,6 +29,8 @@ from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
 from .options import SourceOptions, split_source_name
+from .table_files import TEXT, fetched, is_address, kind_of, names_tables
+from .tables import tables_open
 
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _EDGE_LISTS = (*_TEXT_TABLES, ".edges", ".edgelist", ".el")
@@ -47,6 +51,11 @@ def load_graph(
     *,
     num_nodes: int | None = None,
     node_data=None,
+    node_table=None,
+    id: str | None = None,
+    ends=None,
+    fill_missing=None,
+    memory: int | None = None,
     ids: str | None = None,
     label: str | None = None,
     features=None,
@@ -140,7 +149,7 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
     Memory-mapped arrays are not read yet, unless their ids change.
     """
     try:
-        opened, columns = _open(source, options), _read_node_data(options)
+        opened, columns = _open_all(source, options)
         _check_keys(options, opened, columns)
         is_file = isinstance(source, (str, os.PathLike)) and isinstance(opened, COOGraph)
         is_stated = opened.num_nodes is not None and options.num_nodes is None and opened.node_names is None
@@ -207,6 +216,27 @@ def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
     return replace(graph, node_data={**graph.node_data, "feat": feat})
 
 
+def _open_all(source, options: SourceOptions) -> tuple[Graph | COOGraph, list[NodeColumns]]:
+    """Open the source, and read the columns to add."""
+    are_tables = names_tables(source) or (options.ends is not None and kind_of(os.fspath(source)) in TEXT)
+    if options.ends is not None and not are_tables:
+        raise InputError(f"ends (--ends) name columns of a table, and {source} is none; leave them out")
+    if not are_tables and options.node_table is None:
+        return _open(source, options), _read_node_data(options)
+    from .edge_tables import read_edge_tables
+    from .node_tables import read_node_tables
+
+    with tables_open(options.memory) as (con, folder):
+        listed = [] if options.node_table is None else [read_node_tables(con, folder, options)]
+        if are_tables:
+            opened, header = read_edge_tables(con, folder, source, options, *listed)
+            opened = with_columns(opened, [replace(each, ids=None) for each in listed])  # is in node order
+            listed = [replace(header, header=header.header + each.header) for each in listed] or [header]
+        else:
+            opened = _open(source, options)
+        return opened, listed + _read_node_data(options, listed)
+
+
 def _open(source, options: SourceOptions) -> Graph | COOGraph:
     if isinstance(source, Graph):
         return source
@@ -258,6 +288,10 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
         if name != "communities":
             raise InputError(f"{source!r}: there is no sample graph {name!r}; the only one is sample:communities")
         return replace(sample.communities(**values), name=source)
+    if is_address(source):
+        with tempfile.TemporaryDirectory(prefix="dgl-gt-") as folder:
+            ((path, _),) = fetched(source, Path(folder))
+            return replace(_open_file(path, options), name=source)
     return _open_file(Path(source), options)
 
 
@@ -296,8 +330,8 @@ def _file_kind(path: Path) -> str:
     return packed if suffix == ".gz" and packed in (*_EDGE_LISTS, ".graph", ".mtx") else suffix
 
 
-def _read_node_data(options: SourceOptions) -> list[NodeColumns]:
-    """Read the columns to add, file by file."""
+def _read_node_data(options: SourceOptions, tables: Sequence[NodeColumns] = ()) -> list[NodeColumns]:
+    """Read the columns to add, file by file; names of columns may be those of ``tables``."""
     node_data = options.node_data
     if node_data is None:
         columns = []
@@ -306,7 +340,7 @@ def _read_node_data(options: SourceOptions) -> list[NodeColumns]:
     else:
         paths = node_data if isinstance(node_data, (list, tuple)) else [node_data]
         columns = [_read_columns(path, options) for path in paths]
-    listed = {name for each in columns for name in each.header}
+    listed = {name for each in (*tables, *columns) for name in each.header}
     if missing := sorted(options.named_columns - listed):
         names = ", ".join(sorted(listed)) or "none, as no table of node data is given"
         raise InputError(f"there is no column {missing[0]!r} of node data; the columns are: {names}")

@@ -22,8 +22,8 @@ from .coo import COOGraph, with_standard_masks_and_labels
 from .options import SourceOptions
 from .text_table import FLOAT32_EXACT, MISSING, SHOWN, TextTable, is_named, listed, open_table, parsed_blocks
 
-_ID_NAMES = ("node", "id", "node_id", "nodeid")
-_LABEL_NAMES = ("label", "labels", "y", "class", "target")
+ID_NAMES = ("node", "id", "node_id", "nodeid")
+LABEL_NAMES = ("label", "labels", "y", "class", "target")
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
@@ -240,11 +240,11 @@ def _roles(table: TextTable, options: SourceOptions) -> _Roles:
     repeated = sorted(name for name, count in Counter(names[i] for i in usable).items() if name and count > 1)
     if repeated:
         raise InputError(f"{where}: several columns are called {repeated[0]!r}; give each its own name")
-    id_ = [i for i in usable if names[i] in _ID_NAMES]
+    id_ = [i for i in usable if names[i] in ID_NAMES]
     if options.label in header:
         label = [header.index(options.label)]
     else:
-        label = [i for i in usable if names[i] in _LABEL_NAMES and header[i] not in wanted]
+        label = [i for i in usable if names[i] in LABEL_NAMES and header[i] not in wanted]
     for some, what in ((id_, "ids (id)"), (label, "labels (--label)")):
         if len(some) > 1:
             several = ", ".join(header[i] for i in some)
@@ -277,7 +277,7 @@ def _has_header(table: TextTable) -> bool:
 
 def _fit(rows: list[list[str]]) -> int:
     """Return how many names of the first row are known."""
-    known = {*_ID_NAMES, *_LABEL_NAMES, *SPLIT_MASKS}
+    known = {*ID_NAMES, *LABEL_NAMES, *SPLIT_MASKS}
     return len(known.intersection(name.lower() for name in rows[0]))
 
 

@@ -9,6 +9,8 @@ from dgl_gt.partition.errors import InputError, check_flags, check_one_of, whole
 from dgl_gt.partition.transforms.added_edges import check_fill
 from dgl_gt.partition.transforms.node_split import shares_of
 
+from .table_columns import check_fill_missing
+
 IDS = ("as-they-are", "compact", "names")
 _MAX_FEATURES = 10**18  # far beyond any use
 
@@ -19,6 +21,11 @@ class SourceOptions:
 
     num_nodes: int | None = None
     node_data: object = None
+    node_table: object = None
+    id: str | None = None
+    ends: Collection[str] | None = None
+    fill_missing: object = None
+    memory: int | None = None
     ids: str | None = None
     label: str | None = None
     features: Collection[str] | None = None
@@ -36,6 +43,16 @@ class SourceOptions:
         if self.ids is not None:
             check_one_of("ids", self.ids, IDS)
         features, skip = _names("features", self.features), _names("skip", self.skip)
+        if self.id is not None and not isinstance(self.id, str):
+            raise InputError(f"id is {self.id!r}; it must be the name of a column")
+        ends = None if self.ends is None else _names("ends", self.ends)
+        if ends is not None and len(ends) != 2:
+            raise InputError(f"ends (--ends) is {', '.join(ends)}; it must name two columns, SOURCE,DESTINATION")
+        if self.id is not None and self.node_table is None:
+            raise InputError(
+                f"id (--id) is {self.id!r}, but there is no table of nodes; add node_table (--node-table), or leave it out"
+            )
+        check_fill_missing(self.fill_missing)
         if self.label is not None and not isinstance(self.label, str):
             raise InputError(f"label is {self.label!r}; it must be the name of a column")
         if twice := {self.label, *features}.intersection(skip):
@@ -60,6 +77,8 @@ class SourceOptions:
             whole_number("random_features", self.random_features, 1, _MAX_FEATURES)
         num_nodes = None if self.num_nodes is None else whole_number("num_nodes", self.num_nodes, 1)
         vars(self).update(features=features, skip=skip, keys=dict(keys))
+        memory = None if self.memory is None else whole_number("memory", self.memory, 1)
+        vars(self).update(ends=ends, memory=memory)
         vars(self).update(num_nodes=num_nodes, seed=whole_number("seed", self.seed, 0))
 
     @property

@@ -1,0 +1,188 @@
+"""Edges from tables: which columns are their ends, the numbers of their ids, and their edge data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.user_files import text_array
+
+from .coo import COOGraph
+from .edge_list import known_ends
+from .node_data import NodeColumns
+from .node_data import quoted as quoted_option
+from .options import SourceOptions
+from .table_columns import Column, expression, fill_of, list_width, make_categories, read_column
+from .tables import Tables, check_columns, open_tables, quoted, run
+from .text_table import listed
+
+IDS = "nodes"  # the table of DuckDB with the number n and the id of each node
+
+
+def read_edge_tables(
+    con, folder: Path, source, options: SourceOptions, nodes: NodeColumns | None = None
+) -> tuple[COOGraph, NodeColumns]:
+    """Read the edges of tables, and the names of their columns. ``nodes`` are listed in the table ``IDS`` already.
+
+    Nodes are numbered as they are listed, and otherwise in ascending order of their ids; but whole numbers stay as they
+    are, for ``numbering`` to decide.
+    """
+    tables = open_tables(con, folder, source, lambda columns: _ends(columns, options.ends, str(source)))
+    src, dst = _ends(tables.columns, options.ends, tables.what)
+    check_columns(tables, (src, dst), "ends (--ends)")
+    id_type = _id_type(tables, (src, dst), nodes)
+    _check_ids(tables, (src, dst))
+    names, num_nodes = None, None
+    if nodes is not None:
+        names, num_nodes = nodes.ids, len(nodes.ids)
+    elif (
+        id_type == "VARCHAR"
+        or options.ids == "names"
+        or tables.first(f"least({quoted(src)}, {quoted(dst)}) < 0", [src, dst])
+    ):
+        names = _list_ids(tables, (src, dst), id_type)
+    extra, left_out, notes = _edge_columns(tables, (src, dst), options)
+    ends, edge_data = _read(tables, folder, (src, dst), extra, id_type, options, is_mapped=names is not None)
+    if names is not None and names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
+        names, num_nodes = None, len(names)
+    coo = COOGraph(*ends, num_nodes, {}, edge_data, str(source), left_out=left_out, notes=notes, node_names=names)
+    return coo, NodeColumns({}, tables.what, header=tuple(tables.columns))
+
+
+def _ends(columns: Sequence[str], ends: Sequence[str] | None, what: str) -> tuple[str, str]:
+    """Return the names of the columns of sources and destinations."""
+    if ends is not None:
+        return ends[0], ends[1]
+    columns = list(columns)
+    src, dst = known_ends(columns)
+    if len(src) == len(dst) == 1:
+        return columns[src[0]], columns[dst[0]]
+    if len(columns) == 2 and not (src or dst):
+        return columns[0], columns[1]
+    raise InputError(
+        f"{what}: of its columns ({listed(columns)}) it is not known which are the ends of an edge; name them with ends "
+        "(--ends SOURCE,DESTINATION)"
+    )
+
+
+def _id_type(tables: Tables, ends: Sequence[str], nodes: NodeColumns | None) -> str:
+    """Return the type in which ids are compared: whole numbers where all are, and text otherwise."""
+    types = {tables.types[name] for name in ends}
+    for name in ends:
+        if tables.kind(name) not in ("whole", "text"):
+            raise InputError(
+                f"{tables.what}: column {name!r} holds {tables.types[name].lower()}; ids must be whole numbers or text"
+            )
+    if any(tables.kind(name) == "text" for name in ends) or (nodes is not None and nodes.ids.dtype.kind == "U"):
+        return "VARCHAR"
+    return "UBIGINT" if "UBIGINT" in types or (nodes is not None and nodes.ids.dtype.kind == "u") else "BIGINT"
+
+
+def _check_ids(tables: Tables, ends: Sequence[str]) -> None:
+    for name in ends:
+        empty = f" OR {quoted(name)} = ''" if tables.kind(name) == "text" else ""
+        if found := tables.first(f"{quoted(name)} IS NULL{empty}", [name]):
+            raise InputError(f"{found[0]}, row {found[1]}: column {name!r} is empty; each edge needs both ends")
+
+
+def _list_ids(tables: Tables, ends: Sequence[str], id_type: str) -> np.ndarray:
+    """Make the table ``IDS`` of the ids of all edges, in ascending order, and return them."""
+    used = " UNION ".join(f"SELECT {quoted(name)}::{id_type} AS id FROM {tables.union([name])}" for name in ends)
+    run(
+        tables.con,
+        f"CREATE TABLE {IDS} AS SELECT (row_number() OVER (ORDER BY id) - 1)::BIGINT AS n, id FROM ({used})",
+        tables.what,
+    )
+    return fetched_ids(tables.con, tables.what)
+
+
+def fetched_ids(con, what: str) -> np.ndarray:
+    """Return the ids of the table ``IDS`` in the order of their numbers, integers or str (N,)."""
+    ids = np.asarray(run(con, f"SELECT id FROM {IDS} ORDER BY n", what).fetchnumpy()["id"])
+    if ids.dtype.kind != "O":
+        return ids
+    broken = next((name for name in ids.tolist() if "\n" in name), None)
+    if broken is not None:
+        raise InputError(f"{what}: {broken!r:.60} cannot be a line of a text file; rename this node")
+    return text_array(ids.tolist(), f"{what}: ids")
+
+
+def _edge_columns(
+    tables: Tables, ends: Sequence[str], options: SourceOptions
+) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
+    """Return the columns that become edge data, what is left out, and what is to be said of them."""
+    extra, left_out, notes = [], [], []
+    for name in tables.columns:
+        if name in ends or name in (options.skip or ()):
+            continue
+        if tables.kind(name) == "other":
+            left_out.append(f"edge data {name} ({tables.types[name].lower()})")
+            continue
+        extra.append(name)
+        if tables.kind(name) == "text":
+            names = make_categories(tables, name)
+            notes.append(f"edge data {name}: {', '.join(f'{i} = {each}' for i, each in enumerate(names[:20]))}")
+        elif tables.kind(name) == "time":
+            notes.append(f"edge data {name}: seconds since 1970, UTC")
+    return extra, tuple(left_out), tuple(notes)
+
+
+def _read(
+    tables: Tables, folder: Path, ends, extra: list[str], id_type: str, options: SourceOptions, *, is_mapped: bool
+) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Read the rows in their order: both ends, as numbers of nodes or as they are, and the edge data."""
+    place = folder / "edges"
+    place.mkdir()
+    lists = [name for name in extra if tables.kind(name) == "list"]
+    extra = [name for name in extra if name not in lists]
+    columns = [Column(place, name) for name in ("src", "dst", *extra)]
+    for number, condition in tables.ranges():
+        picked = [expression(tables, name, number) for name in extra]
+        if is_mapped:
+            sides = [f"{side}.n" for side in "sd"]
+            join = " ".join(
+                f"LEFT JOIN {IDS} {side} ON {side}.id = {tables.value(name, number)}::{id_type}"
+                for side, name in zip("sd", ends)
+            )
+        else:
+            sides, join = [f"{tables.value(name, number)}::{id_type}" for name in ends], ""
+        select = ", ".join(f"{each} AS c{i}" for i, each in enumerate([*sides, *picked]))
+        sql = f"SELECT {select} FROM {tables.scan(number)} t {join} WHERE {condition} ORDER BY t.file_row_number"
+        values = run(tables.con, sql, tables.files[number].name).fetchnumpy()
+        for i, column in enumerate(columns):
+            piece = values.pop(f"c{i}")
+            if i < 2 and np.ma.is_masked(piece):
+                _refuse_unknown(tables, ends[i], id_type)
+            column.append(_narrow(piece) if i < 2 else piece)
+    for column in columns[2:]:
+        if column.missing and fill_of(options.fill_missing, column.name) is None:
+            found = tables.first(
+                f"{quoted(column.name)} IS NULL OR isnan({quoted(column.name)}::DOUBLE)", [column.name]
+            )
+            raise missing_cells(found, column.name, column.missing)
+    src, dst, *rest = (column.finished(rule=fill_of(options.fill_missing, column.name)) for column in columns)
+    edge_data = dict(zip(extra, rest, strict=True))
+    return [src, dst], edge_data | {
+        name: read_column(tables, folder, name).finished((list_width(tables, name),)) for name in lists
+    }
+
+
+def _narrow(ids: np.ndarray) -> np.ndarray:
+    ids = np.asarray(ids)
+    return ids.astype(np.int32) if len(ids) and ids.min() >= 0 and ids.max() < 2**31 else ids
+
+
+def _refuse_unknown(tables: Tables, end: str, id_type: str) -> None:
+    name, row, unknown = tables.first(f"{quoted(end)}::{id_type} NOT IN (SELECT id FROM {IDS})", [end])
+    raise InputError(f"{name}, row {row}: the table of nodes has no row for node {unknown!s:.80}; add its row")
+
+
+def missing_cells(found: tuple, column: str, count: int) -> InputError:
+    """Return the error to raise where cells of a column are missing; ``found`` is the first of them."""
+    return InputError(
+        f"{found[0]}, row {found[1]}: column {column!r} is empty there, and in {count} rows in all; say what to fill in with "
+        f"fill_missing (--fill-missing {column}=mean, or zero, or a number), or leave it out with skip (--skip {quoted_option(column)})"
+    )

@@ -1,0 +1,135 @@
+"""Columns of tables as arrays: fetched in ranges of rows, written to files that are mapped, missing cells filled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+
+import numpy as np
+
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.mapped_arrays import map_npy
+
+from .tables import Tables, literal, quoted, run
+
+FILLS = ("mean", "zero")
+
+
+def check_fill_missing(fill) -> None:
+    """Raise :class:`InputError` unless it is a number, a word of ``FILLS``, or a dict of these by column."""
+    for value in fill.values() if isinstance(fill, Mapping) else () if fill is None else (fill,):
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not (is_number or (isinstance(value, str) and value in FILLS)):
+            raise InputError(
+                f"fill_missing (--fill-missing) is {value!r}; it must be a finite number, {' or '.join(FILLS)}, or one of these for "
+                "each column by name (age=mean,visits=0)"
+            )
+
+
+def fill_of(fill, column: str):
+    """Return the rule of a column: a number, a word of ``FILLS``, or None."""
+    return fill.get(column) if isinstance(fill, Mapping) else fill
+
+
+def expression(tables: Tables, column: str, number: int) -> str:
+    """Return the SQL of a column of file ``number``: a number, or the place of a text among its categories."""
+    kind, value = tables.kind(column), tables.value(column, number)
+    if kind == "text":
+        return f"enum_code(coalesce({value}, '')::{_enum(column)})::INTEGER"
+    if kind == "time":
+        return f"epoch({value})"
+    return f"{value}::BIGINT" if kind == "whole" else f"{value}::DOUBLE"
+
+
+def make_categories(tables: Tables, column: str) -> list[str]:
+    """Make the type of a column of texts, and return its categories in order; a missing text is ''."""
+    names = tables.categories(column)
+    if tables.first(f"{quoted(column)} IS NULL", [column]) is not None:
+        names = sorted({"", *names})
+    run(tables.con, f"CREATE OR REPLACE TYPE {_enum(column)} AS ENUM ({', '.join(map(literal, names))})", tables.what)
+    return names
+
+
+def _enum(column: str) -> str:
+    return quoted(f"categories of {column}")
+
+
+class Column:
+    """A column that is written to a file piece by piece, and mapped when it is complete."""
+
+    def __init__(self, folder: Path, name: str):
+        self.name = name
+        self.path = folder / f"column{len(list(folder.iterdir()))}.npy"
+        self.pieces: list[tuple[np.dtype, int]] = []
+        self.file = open(self.path, "wb")
+        self.missing, self.sums, self.exact = 0, 0.0, True
+
+    def append(self, values) -> None:
+        """Add the next rows as DuckDB fetched them; a missing one becomes NaN."""
+        if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+            values = np.where(np.ma.getmaskarray(values), np.nan, values.data.astype(np.float64))
+        values = np.asarray(values)
+        if values.dtype.kind == "f":
+            gone = np.isnan(values)
+            self.missing += int(gone.sum())
+            self.sums += float(values[~gone].sum())
+            with np.errstate(over="ignore"):
+                self.exact &= np.array_equal(values.astype(np.float32), values, equal_nan=True)
+        values.tofile(self.file)
+        self.pieces.append((values.dtype, len(values)))
+
+    def finished(self, width: tuple[int, ...] = (), rule=None) -> np.ndarray:
+        """Return all rows in the narrowest dtype that holds them, mapped where they are many, missing ones filled."""
+        self.file.close()
+        dtype = np.result_type(*(each for each, _ in self.pieces))
+        if dtype.kind == "f" and self.exact and dtype == np.float64:
+            dtype = np.dtype(np.float32)
+        rows = sum(count for _, count in self.pieces)
+        fill = np.nan
+        if self.missing and rule is not None:
+            fill = self.sums / max(1, rows - self.missing) if rule == "mean" else 0 if rule == "zero" else rule
+        final = self.path.with_suffix(".final.npy")
+        shape = (rows // math.prod(width), *width)
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        with open(self.path, "rb") as old, open(final, "wb") as new:
+            np.lib.format.write_array_header_1_0(new, header)
+            for piece, count in self.pieces:
+                values = np.fromfile(old, piece, count)
+                if self.missing:
+                    values = np.where(np.isnan(values), fill, values)
+                values.astype(dtype, copy=False).tofile(new)
+        self.path.unlink()
+        return map_npy(final)
+
+
+def read_column(tables: Tables, folder: Path, name: str) -> Column:
+    """Read one column in the order of the rows."""
+    place = folder / "columns"
+    place.mkdir(exist_ok=True)
+    column = Column(place, name)
+    for number, condition in tables.ranges():
+        select = f"SELECT {expression(tables, name, number)} AS c FROM {tables.scan(number)} t WHERE {condition}"
+        if tables.kind(name) == "list":
+            select = (
+                f"SELECT unnest(c)::DOUBLE AS c FROM (SELECT t.{quoted(name)} AS c FROM {tables.scan(number)} t WHERE {condition} "
+                "ORDER BY t.file_row_number)"
+            )
+        else:
+            select += " ORDER BY t.file_row_number"
+        column.append(run(tables.con, select, tables.files[number].name).fetchnumpy()["c"])
+    return column
+
+
+def list_width(tables: Tables, name: str) -> int:
+    """Return the length of the lists of a column, which must be the same in all rows."""
+    rows = f"{tables.union([name])} WHERE {quoted(name)} IS NOT NULL"
+    least, most = run(
+        tables.con, f"SELECT min(len({quoted(name)})), max(len({quoted(name)})) FROM {rows}", tables.what
+    ).fetchone()
+    if least != most or not least or tables.first(f"{quoted(name)} IS NULL", [name]):
+        raise InputError(
+            f"{tables.what}: column {name!r} has lists of {least or 0} to {most or 0} numbers; all must be alike and none missing"
+        )
+    return least

@@ -1,0 +1,144 @@
+"""The files of a source of tables: a file, a folder, a pattern or an address; those of an address are fetched first."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dgl_gt.partition.errors import InputError, first_line, import_optional
+from dgl_gt.partition.system.user_files import regular_file
+
+TEXT = (".csv", ".tsv", ".txt")
+_PACKED = (".gz", ".zst")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+]+://")
+_FOLDER_COLUMN = "relation"  # the column that folders make whose names do not say another, as type=pays does
+INSTALL = "pip install duckdb fsspec"
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One file of a source."""
+
+    path: Path  # where it lies here
+    name: str  # in messages: the path, or the address that it was fetched from
+    folders: dict[str, str] = field(default_factory=dict)  # values of columns that its folders stand for
+
+    @property
+    def kind(self) -> str:
+        """Its suffix, without that of packing."""
+        return kind_of(self.name)
+
+
+def kind_of(name: str) -> str:
+    """Return the suffix of a name in lower case, without that of packing."""
+    stem, suffix = os.path.splitext(name.lower())
+    return os.path.splitext(stem)[1] if suffix in _PACKED else suffix
+
+
+def is_address(source) -> bool:
+    """Return whether a source is an address of fsspec, such as ``s3://bucket/edges/*.parquet``."""
+    return isinstance(source, str) and _ADDRESS.match(source) is not None
+
+
+def names_tables(source) -> bool:
+    """Return whether a source is read as tables: a Parquet file, a folder, a pattern, or an address of these."""
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    name = os.fspath(source)
+    if is_address(name) or (not os.path.lexists(name) and glob.has_magic(name)):
+        return kind_of(name) in (".parquet", *TEXT, "")
+    return kind_of(name) == ".parquet" or os.path.isdir(os.path.expanduser(name))
+
+
+def table_files(source, folder: Path) -> list[TableFile]:
+    """Return the files of a source in the order of their names; those of an address are fetched into ``folder``.
+
+    Names that begin with ``.`` or ``_`` are left out, as Spark and Hive do, such as ``_SUCCESS``.
+    """
+    if is_address(source):
+        local = fetched(source, folder)
+    else:
+        local = [(path, os.fspath(path)) for path in _local_paths(Path(source).expanduser())]
+    base = os.path.commonpath([os.path.dirname(name) for _, name in local])
+    folders = [_folder_columns(os.path.relpath(os.path.dirname(name), base)) for _, name in local]
+    if all(each == folders[0] for each in folders):
+        folders = [{} for _ in local]
+    return [TableFile(path, name, columns) for (path, name), columns in zip(local, folders)]
+
+
+def _local_paths(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = (Path(root) / name for root, _, names in os.walk(path) for name in names)
+        paths = _tables(path, found)
+    elif glob.has_magic(str(path)) and not os.path.lexists(path):
+        paths = _tables(path, (Path(each) for each in glob.glob(str(path), recursive=True) if not os.path.isdir(each)))
+    else:
+        return [regular_file(path)]
+    return [regular_file(each) for each in paths]
+
+
+def _tables(source, paths) -> list[Path]:
+    """Return in order those paths that are tables; :class:`InputError` if there is none."""
+    tables = sorted(each for each in paths if _is_table(str(each)))
+    if not tables:
+        raise InputError(
+            f"{source} has no file of a table; allowed are .parquet, .csv, .tsv and .txt, also with .gz or .zst"
+        )
+    return tables
+
+
+def _is_table(name: str) -> bool:
+    return os.path.basename(name)[:1] not in ("", ".", "_") and kind_of(name) in (".parquet", *TEXT)
+
+
+def _folder_columns(relative: str) -> dict[str, str]:
+    """Return the columns that the folders of a file stand for: type=pays is ``pays`` in ``type``."""
+    named, plain = {}, []
+    for part in Path(relative).parts:
+        key, mark, value = part.partition("=")
+        if mark and key:
+            named[key] = value
+        else:
+            plain.append(part)
+    return named | ({_FOLDER_COLUMN: "/".join(plain)} if plain else {})
+
+
+def fetched(address: str, folder: Path) -> list[tuple[Path, str]]:
+    """Fetch the files of an address into ``folder``; return their paths here and their addresses, in order of these."""
+    core = import_optional("fsspec.core", f"reading {address}", INSTALL)
+    try:
+        system, path = core.url_to_fs(address)
+        if glob.has_magic(path):
+            names = system.glob(path)
+        elif kind_of(path):
+            names = [path]
+        else:
+            names = system.find(path)
+        if len(names) != 1 or not kind_of(path):
+            names = [str(each) for each in _tables_at(address, names)]
+        local = []
+        for number, name in enumerate(names):
+            target = folder / f"{number:06d}{''.join(Path(name).suffixes[-2:])}"
+            system.get_file(name, str(target))
+            local.append((target, system.unstrip_protocol(name)))
+    except InputError:
+        raise
+    except ImportError as error:  # of the driver
+        raise InputError(f"{address} needs a driver of fsspec ({first_line(error)}); install it") from error
+    except Exception as error:  # drivers raise errors of their own
+        raise InputError(
+            f"{address} cannot be read ({first_line(error)}); check the address, and the right to read it"
+        ) from error
+    return local
+
+
+def _tables_at(address: str, names) -> list[str]:
+    tables = sorted(name for name in names if _is_table(name))
+    if not tables:
+        raise InputError(
+            f"{address} has no file of a table, or is not there; allowed are .parquet, .csv, .tsv and .txt"
+        )
+    return tables

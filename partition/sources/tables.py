@@ -1,0 +1,227 @@
+"""Tables as DuckDB reads them: one or many CSV, TSV and Parquet files with the same columns, in little memory.
+
+Text files become Parquet files in a temporary folder, so all later passes read columns of known types in ranges of
+rows. Of the libraries that read such files, DuckDB alone bounds its memory, and mapped the ids of 20 million edges
+fastest (docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgl_gt.partition.errors import InputError, first_line, import_optional
+from dgl_gt.partition.system.memory import available_memory_bytes
+
+from .table_files import INSTALL, TableFile, table_files
+from .text_table import MISSING, listed
+
+ROWS = 1 << 21  # that are in memory at a time
+_MOST_CATEGORIES = 1 << 12
+_LEAST_MEMORY_BYTES = 256 << 20
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_NUMBERS = ("FLOAT", "DOUBLE", "DECIMAL", "HUGEINT", "UHUGEINT")
+_TEXT = ("VARCHAR", "ENUM", "UUID")
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column, or a path, as SQL writes an identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def kind_of_type(name: str) -> str:
+    """Return what a column of a type of DuckDB holds: whole, number, flag, time, text, list or other."""
+    base = name.partition("(")[0]
+    if name.endswith("]"):
+        inner = kind_of_type(name[: name.rindex("[")])
+        return "list" if inner in ("whole", "number") else "other"
+    if base in _WHOLE:
+        return "whole"
+    kinds = {"BOOLEAN": "flag", "DATE": "time"} | dict.fromkeys(_TEXT, "text") | dict.fromkeys(_NUMBERS, "number")
+    return "time" if base.startswith("TIMESTAMP") else kinds.get(base, "other")
+
+
+@dataclass
+class Tables:
+    """Files with the same columns, now all Parquet, and the columns by name."""
+
+    con: object  # of DuckDB
+    files: list[TableFile]
+    rows: list[int]  # of each file
+    types: dict[str, str]  # of each column, as DuckDB names them; HUGEINT, DOUBLE or VARCHAR where files differ
+    present: list[frozenset[str]]  # columns of each file
+    what: str  # in messages
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.types)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.rows)
+
+    def kind(self, column: str) -> str:
+        return kind_of_type(self.types[column])
+
+    def ranges(self) -> Iterator[tuple[int, str]]:
+        """Yield, for at most ``ROWS`` rows at a time, the number of the file and the SQL of a condition on its rows ``t``."""
+        for number, rows in enumerate(self.rows):
+            for start in range(0, rows, ROWS):
+                yield number, f"t.file_row_number >= {start} AND t.file_row_number < {start + ROWS}"
+
+    def scan(self, number: int) -> str:
+        """Return the SQL that names the rows of a file."""
+        return (
+            f"read_parquet({literal(str(self.files[number].path))}, file_row_number = true, hive_partitioning = false)"
+        )
+
+    def value(self, column: str, number: int) -> str:
+        """Return the SQL of a column in a file: its cells, what the folder stands for, or NULL where it has neither."""
+        file = self.files[number]
+        if column in self.present[number]:
+            return f"t.{quoted(column)}::{self.types[column]}"
+        return f"{literal(file.folders[column])}" if column in file.folders else f"NULL::{self.types[column]}"
+
+    def union(self, columns: Sequence[str]) -> str:
+        """Return the SQL of the rows of all files with these columns."""
+        selects = [
+            f"SELECT {', '.join(f'{self.value(name, i)} AS {quoted(name)}' for name in columns)}, {i} AS file, "
+            f"file_row_number AS row FROM {self.scan(i)} t"
+            for i in range(len(self.files))
+        ]
+        return "(" + " UNION ALL ".join(selects) + ")"
+
+    def categories(self, column: str) -> list[str]:
+        """Return the different texts of a column, in order."""
+        found = run(
+            self.con,
+            f"SELECT DISTINCT {quoted(column)}::VARCHAR AS v FROM {self.union([column])} WHERE {quoted(column)} IS NOT NULL "
+            f"ORDER BY v LIMIT {_MOST_CATEGORIES + 1}",
+            self.what,
+        ).fetchall()
+        if len(found) > _MOST_CATEGORIES:
+            raise InputError(
+                f"{self.what}: column {column!r} has over {_MOST_CATEGORIES} different texts, too many to encode; group "
+                f"the rare ones, or leave it out with skip (--skip)"
+            )
+        return [value for (value,) in found]
+
+    def first(self, condition: str, columns: Sequence[str]):
+        """Return the file, the number (from 1) and the first column of the first row that meets a condition, or None."""
+        row = run(
+            self.con,
+            f"SELECT file, row, {quoted(columns[0])} FROM {self.union(columns)} WHERE {condition} ORDER BY file, row LIMIT 1",
+            self.what,
+        ).fetchone()
+        return None if row is None else (self.files[row[0]].name, row[1] + 1, row[2])
+
+
+@contextmanager
+def tables_open(memory_bytes: int | None) -> Iterator[tuple[object, Path]]:
+    """Give a connection of DuckDB that stays within a bound on memory, and a temporary folder that lives as long."""
+    duckdb = import_optional("duckdb", "reading tables", INSTALL)
+    bound = available_memory_bytes() // 2 if memory_bytes is None else memory_bytes // 2
+    with tempfile.TemporaryDirectory(prefix="dgl-gt-") as name:
+        folder = Path(name)
+        con = duckdb.connect(":memory:")
+        try:
+            for setting in (
+                f"memory_limit = '{max(bound, _LEAST_MEMORY_BYTES)}B'",
+                f"temp_directory = {literal(str(folder / 'spill'))}",
+                "autoinstall_known_extensions = false",  # would fetch from the network
+                "autoload_known_extensions = false",
+                "enable_progress_bar = false",
+            ):
+                con.execute(f"SET {setting}")
+            yield con, folder
+        finally:
+            con.close()
+
+
+def run(con, sql: str, what: str):
+    """Execute SQL; what DuckDB refuses becomes an :class:`InputError` that names ``what``."""
+    duckdb = import_optional("duckdb", what, INSTALL)
+    try:
+        return con.execute(sql)
+    except duckdb.OutOfMemoryException as error:
+        raise InputError(
+            f"{what}: reading it needs more memory ({first_line(error)}); raise memory (--memory)"
+        ) from error
+    except duckdb.Error as error:
+        raise InputError(f"{what} cannot be read ({_in_one_line(error)}); correct it") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    """Return the first lines of a message of DuckDB, which say what is wrong and on which line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines[:4] if not line.startswith(("Possible", "*", "LINE 1"))]
+    return " ".join(kept)[:300]
+
+
+def open_tables(con, folder: Path, source, ids: Callable[[list[str]], Sequence[str]]) -> Tables:
+    """Open the files of a source. ``ids`` of a text file's columns names those that hold ids, which stay text."""
+    place = folder / f"tables{len(list(folder.iterdir()))}"
+    place.mkdir()
+    files, rows, present, types = [], [], [], {}
+    for number, file in enumerate(table_files(source, place)):
+        if file.path.stat().st_size == 0:
+            raise InputError(f"{file.name} is empty; remove it, or write it again")
+        if file.kind != ".parquet":
+            path = place / f"{number:06d}.from-text.parquet"
+            _text_to_parquet(con, file, path, ids)
+            file = TableFile(path, file.name, file.folders)
+        scan = f"read_parquet({literal(str(file.path))}, hive_partitioning = false)"
+        found = {name: kind for name, kind, *_ in run(con, f"DESCRIBE SELECT * FROM {scan}", file.name).fetchall()}
+        (count,) = run(con, f"SELECT count(*) FROM {scan}", file.name).fetchone()
+        for name, kind in found.items():
+            types[name] = _joined(types.get(name), kind, name, file.name, files)
+        files.append(file), rows.append(count), present.append(frozenset(found))
+    for name in {name for file in files for name in file.folders} - types.keys():
+        types[name] = "VARCHAR"
+    tables = Tables(con, files, rows, types, present, str(source) if len(files) > 1 else files[0].name)
+    if not tables.num_rows:
+        raise InputError(f"{tables.what} has no rows; write it again")
+    return tables
+
+
+def _joined(before: str | None, kind: str, column: str, name: str, files: list[TableFile]) -> str:
+    """Return a type that holds the cells of a column in all files so far and in this one."""
+    if before is None or before == kind:
+        return kind
+    kinds = {kind_of_type(before), kind_of_type(kind)}
+    if kinds == {"whole"}:
+        return "BIGINT" if not (before.startswith("UBIG") or kind.startswith("UBIG")) else "HUGEINT"
+    if kinds <= {"whole", "number"}:
+        return "DOUBLE"
+    if kinds == {"text"} or kinds == {"time"}:
+        return "VARCHAR" if kinds == {"text"} else "TIMESTAMP"
+    raise InputError(
+        f"{name}: column {column!r} holds {kind.lower()}, but {before.lower()} in {files[0].name}; write it alike in all files"
+    )
+
+
+def _text_to_parquet(con, file: TableFile, path: Path, ids: Callable[[list[str]], Sequence[str]]) -> None:
+    """Write a text file as Parquet. Its numbers are float64, and ids stay as they are written."""
+    null = ", ".join(map(literal, MISSING))
+    read = f"read_csv({literal(str(file.path))}, nullstr = [{null}], auto_type_candidates = ['DOUBLE', 'TIMESTAMP', 'VARCHAR']"
+    columns = [name for name, *_ in run(con, f"DESCRIBE SELECT * FROM {read})", file.name).fetchall()]
+    types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in ids(columns))
+    read += f", types = {{{types}}})" if types else ")"
+    run(con, f"COPY (SELECT * FROM {read}) TO {literal(str(path))} (FORMAT parquet)", file.name)
+
+
+def check_columns(tables: Tables, names: Sequence[str], option: str) -> None:
+    """Raise :class:`InputError` for a name that is no column."""
+    for name in names:
+        if name not in tables.types:
+            raise InputError(
+                f"{option} names {name!r}, which is no column of {tables.what}; the columns are: {listed(tables.columns)}"
+            )
