@@ -12,6 +12,7 @@ _MODULES = {
     "Graph": "graph",
     "from_edges": "graph",
     "load_graph": "sources.load",
+    "convert": "convert",
     # Graph -> Graph with structural encodings
     "encode": "transforms.encode",
     # Graph -> Graph with more edges and nodes

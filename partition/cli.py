@@ -18,8 +18,9 @@ from dgl_gt.partition.system.output_checks import free_disk_bytes
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from . import console
-from .command_options import add_options, settings, show_at_first
+from .command_options import add_bound, add_options, add_reading, reading, settings, show_at_first
 from .config import PartitionConfig
+from .convert import convert
 from .errors import InputError, SourceWarning
 from .memory_bound import (
     METHOD_NAMES,
@@ -34,19 +35,8 @@ from .pipeline import check_extras, partition
 
 _COMMON = (  # options of `partition` that --help shows; --help-all shows all
     *("parts", "out", "dry_run", "seed", "force", "json", "cut", "attempts", "halo_depth", "profile", "max_imbalance"),
-    *(
-        "memory",
-        "node_data",
-        "node_table",
-        "id",
-        "ids",
-        "label",
-        "features",
-        "self_loops",
-        "undirected",
-        "encode",
-        "link_split",
-    ),
+    *("memory", "node_data", "node_table", "id", "ids", "label", "features", "self_loops", "undirected"),
+    *("encode", "link_split"),
 )
 
 
@@ -57,12 +47,23 @@ def add_commands(commands) -> None:
         usage="dgl-gt partition [options] --parts P --out DIR SOURCE",
         help="partition a graph into shards",
         description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
-        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], Matrix Market .mtx, .mat, "
+        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], a folder or a pattern of .parquet, .csv or .tsv tables, s3://..., Matrix Market .mtx, .mat, "
         "GraphML, GML, GEXF, Pajek .net or node-link .json file, dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
     )
     add_options(command)
     show_at_first(command, _COMMON)
     command.set_defaults(command=_partition)
+    convert = commands.add_parser(
+        "convert",
+        help="write a graph from tables, or from any other source, as one .npz file, to look at before it is cut",
+    )
+    convert.add_argument("source", metavar="SOURCE", help="the graph, as for partition")
+    convert.add_argument("--out", required=True, metavar="FILE.npz", help="file to write; partition reads it")
+    convert.add_argument("--force", action="store_true", help="replace FILE.npz if it exists")
+    add_reading(convert)
+    add_bound(convert)
+    convert.set_defaults(command=_convert)
+
     inspect = commands.add_parser("inspect", help="print the statistics of a shard directory and verify its checksums")
     inspect.add_argument("directory", metavar="DIR", help="shard directory")
     inspect.set_defaults(command=_inspect)
@@ -80,7 +81,7 @@ def add_commands(commands) -> None:
     import_.add_argument("--seed", type=int, default=0, help="seed of the order of rows inside parts (default: 0)")
     import_.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
     import_.set_defaults(command=_import)
-    for command in (inspect, export, import_):
+    for command in (convert, inspect, export, import_):
         command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
@@ -132,6 +133,21 @@ def _dry_run(args) -> tuple[dict, str]:
         disk += ", which may not be enough: free space, or choose another disk with --out"
     console.print_source_notes(source.notes, source.left_out)
     return result, estimates_table(args.source, sizes, estimates, method) + disk + advice
+
+
+def _convert(args) -> tuple[dict, str]:
+    warnings.simplefilter("ignore", SourceWarning)  # print_source_notes says it below
+    memory = {} if args.memory is None else {"memory": args.memory}
+    graph = convert(args.source, args.out, force=args.force, **reading(args), **memory)
+    console.print_source_notes(graph.notes, graph.left_out)
+    columns = {f"node data {name}": each for name, each in graph.node_data.items()}
+    columns |= {f"edge data {name}": each for name, each in graph.edge_data.items()}
+    rows = [[name, str(each.dtype), " x ".join(map(str, each.shape))] for name, each in columns.items()]
+    counts = f"{format_count(graph.num_nodes, 'node')}, {format_count(graph.num_edges, 'edge')}"
+    shown = f"\n\n{console.table(['column', 'dtype', 'shape'], rows)}" if rows else ""
+    result = {"nodes": graph.num_nodes, "edges": graph.num_edges, "columns": {name: shape for name, _, shape in rows}}
+    result |= {"left_out": list(graph.left_out), "notes": list(graph.notes)}
+    return result, f"{graph.name}: {counts}{shown}\n\nwrote {args.out}"
 
 
 def _inspect(args) -> tuple[dict, str]:

@@ -85,13 +85,18 @@ def _add_cut(group) -> None:
     )
 
 
-def _add_memory(group) -> None:
+def add_bound(group) -> None:
+    """Add the bound on memory."""
     group.add_argument(
         "--memory",
         type=size_in_bytes,
         metavar="SIZE",
-        help="bound on the memory of partitioning, such as 4GiB; if METIS needs more, a method that needs less is used",
+        help="bound on memory, such as 4GiB; if METIS needs more, a method that needs less is used",
     )
+
+
+def _add_memory(group) -> None:
+    add_bound(group)
     group.add_argument(
         "--rank-memory",
         type=size_in_bytes,

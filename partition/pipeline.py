@@ -17,6 +17,7 @@ from dgl_gt.partition.shards.layout import check_memory, choose_cut, mapped_layo
 from dgl_gt.partition.shards.manifest import SHARDS
 from dgl_gt.partition.shards.write import write_shards
 from dgl_gt.partition.sources.load import build_graph, open_source
+from dgl_gt.partition.sources.table_files import names_tables
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.memory import (
     available_memory_bytes,
@@ -201,6 +202,7 @@ def partition(
             quality = layout.quality
             check_memory_bound(sizes, method, memory, quality["max_copies_factor"], quality["edge_balance"])
         made = {"seed": config.seed, "choice": choice, "method": method, "isolated_nodes": isolated}
+        made["id_map"] = names_tables(source)
         return write_shards(layout, folder, **made, progress=progress)
 
 

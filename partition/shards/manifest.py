@@ -22,6 +22,7 @@ FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 11
 NODE_NAMES = "node_names.txt"  # where nodes have names
+ID_MAP = "node_ids.parquet"  # the same names, where the source was tables
 LINKS = "links.safetensors"  # of a graph whose links were split
 PART_FILES = ("structure.safetensors", "node_data.safetensors", "edge_data.safetensors")
 SHARDS = Kind(
@@ -105,7 +106,7 @@ def _check(manifest: dict) -> None:
     except (msgspec.ValidationError, UnicodeEncodeError, OverflowError) as error:
         raise InputError(str(error)) from None
     files = {f"part{index}/{name}" for index in range(len(typed.per_part)) for name in PART_FILES}
-    more = {NODE_NAMES} if typed.node_names else set()
+    more = {NODE_NAMES} | ({ID_MAP} & typed.files.keys()) if typed.node_names else set()
     if typed.files.keys() != files | more | ({LINKS} if typed.links else set()):
         raise InputError("files does not name the files of all parts")
     if typed.links is not None and typed.links.pairs.keys() != {*LINK_SETS}:

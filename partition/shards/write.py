@@ -9,11 +9,12 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.sources.tables import write_id_map
 from dgl_gt.partition.system.mapped_arrays import take_rows
 
 from .counts import encoding_column, manifest_counts
 from .layout import Layout, Part
-from .manifest import LINKS, NODE_NAMES, PART_FILES, file_entry, write_manifest
+from .manifest import ID_MAP, LINKS, NODE_NAMES, PART_FILES, file_entry, write_manifest
 
 _NAMES = 1 << 16  # names of nodes that are written at a time
 
@@ -26,6 +27,7 @@ def write_shards(
     seed: int | None = None,
     choice=None,
     method: str = "metis",
+    id_map: bool = False,
     progress=None,
 ) -> dict:
     """Write a cut as shards into an empty directory, and return the manifest, written last.
@@ -45,6 +47,9 @@ def write_shards(
     node_names = _write_node_names(folder, graph.node_names)
     if node_names:
         files[NODE_NAMES] = file_entry(folder / NODE_NAMES)
+    if node_names and id_map:
+        write_id_map(folder / ID_MAP, graph.node_names)
+        files[ID_MAP] = file_entry(folder / ID_MAP)
     links = _write_links(folder, graph, cut)
     if links:
         files[LINKS] = file_entry(folder / LINKS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph
@@ -32,7 +33,6 @@ def read_edge_tables(
     """
     tables = open_tables(con, folder, source, lambda columns: _ends(columns, options.ends, str(source)))
     src, dst = _ends(tables.columns, options.ends, tables.what)
-    check_columns(tables, (src, dst), "ends (--ends)")
     id_type = _id_type(tables, (src, dst), nodes)
     _check_ids(tables, (src, dst))
     names, num_nodes = None, None
@@ -54,9 +54,10 @@ def read_edge_tables(
 
 def _ends(columns: Sequence[str], ends: Sequence[str] | None, what: str) -> tuple[str, str]:
     """Return the names of the columns of sources and destinations."""
-    if ends is not None:
-        return ends[0], ends[1]
     columns = list(columns)
+    if ends is not None:
+        check_columns(what, columns, ends, "ends (--ends)")
+        return ends[0], ends[1]
     src, dst = known_ends(columns)
     if len(src) == len(dst) == 1:
         return columns[src[0]], columns[dst[0]]
@@ -139,19 +140,15 @@ def _read(
     lists = [name for name in extra if tables.kind(name) == "list"]
     extra = [name for name in extra if name not in lists]
     columns = [Column(place, name) for name in ("src", "dst", *extra)]
-    for number, condition in tables.ranges():
-        picked = [expression(tables, name, number) for name in extra]
-        if is_mapped:
-            sides = [f"{side}.n" for side in "sd"]
-            join = " ".join(
-                f"LEFT JOIN {IDS} {side} ON {side}.id = {tables.value(name, number)}::{id_type}"
-                for side, name in zip("sd", ends)
-            )
-        else:
-            sides, join = [f"{tables.value(name, number)}::{id_type}" for name in ends], ""
-        select = ", ".join(f"{each} AS c{i}" for i, each in enumerate([*sides, *picked]))
-        sql = f"SELECT {select} FROM {tables.scan(number)} t {join} WHERE {condition} ORDER BY t.file_row_number"
-        values = run(tables.con, sql, tables.files[number].name).fetchnumpy()
+    cells = [f"t.{quoted(name)}::{id_type}" for name in ends]
+    sides, join = cells, ""
+    if is_mapped:
+        join = " ".join(f"LEFT JOIN {IDS} {side} ON {side}.id = {cell}" for side, cell in zip("sd", cells))
+        sides = ["s.n", "d.n"]
+    parts = [*sides, *(expression(tables, name) for name in extra)]
+    select = f"SELECT {', '.join(f'{part} AS c{i}' for i, part in enumerate(parts))}"
+    for rows in tables.pieces([*ends, *extra]):
+        values = run(tables.con, f"{select} FROM {rows} {join} ORDER BY t.file, t.row", tables.what).fetchnumpy()
         for i, column in enumerate(columns):
             piece = values.pop(f"c{i}")
             if i < 2 and np.ma.is_masked(piece):
@@ -183,6 +180,6 @@ def _refuse_unknown(tables: Tables, end: str, id_type: str) -> None:
 def missing_cells(found: tuple, column: str, count: int) -> InputError:
     """Return the error to raise where cells of a column are missing; ``found`` is the first of them."""
     return InputError(
-        f"{found[0]}, row {found[1]}: column {column!r} is empty there, and in {count} rows in all; say what to fill in with "
+        f"{found[0]}, row {found[1]}: column {column!r} is empty (in {format_count(count, 'row')} in all); say what to fill in with "
         f"fill_missing (--fill-missing {column}=mean, or zero, or a number), or leave it out with skip (--skip {quoted_option(column)})"
     )

@@ -218,9 +218,13 @@ def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
 
 def _open_all(source, options: SourceOptions) -> tuple[Graph | COOGraph, list[NodeColumns]]:
     """Open the source, and read the columns to add."""
-    are_tables = names_tables(source) or (options.ends is not None and kind_of(os.fspath(source)) in TEXT)
+    are_tables = names_tables(source) or (
+        options.ends is not None and isinstance(source, (str, os.PathLike)) and kind_of(os.fspath(source)) in TEXT
+    )
     if options.ends is not None and not are_tables:
         raise InputError(f"ends (--ends) name columns of a table, and {source} is none; leave them out")
+    if options.fill_missing is not None and not are_tables and options.node_table is None:
+        raise InputError("fill_missing (--fill-missing) is for tables, and there is none; leave it out")
     if not are_tables and options.node_table is None:
         return _open(source, options), _read_node_data(options)
     from .edge_tables import read_edge_tables

@@ -19,17 +19,18 @@ from .text_table import listed
 
 def read_node_tables(con, folder: Path, options: SourceOptions) -> NodeColumns:
     """Read the tables of nodes that ``options`` name, and list their ids in the table ``IDS`` of the connection."""
-    tables = open_tables(con, folder, options.node_table, lambda columns: [_id_column(columns, options, "")])
+    tables = open_tables(
+        con, folder, options.node_table, lambda columns: [_id_column(columns, options, str(options.node_table))]
+    )
     id_ = _id_column(tables.columns, options, tables.what)
-    check_columns(tables, [id_], "id (--id)")
     _list_ids(tables, id_)
     wanted = options.features or ()
     label = options.label or next(
         (name for name in tables.columns if name.lower() in LABEL_NAMES and name not in wanted), None
     )
     if options.label is not None:
-        check_columns(tables, [options.label], "label (--label)")
-    check_columns(tables, wanted, "features (--features)")
+        check_columns(tables.what, tables.columns, [options.label], "label (--label)")
+    check_columns(tables.what, tables.columns, wanted, "features (--features)")
     masks = [name for name in tables.columns if name in SPLIT_MASKS]
     used = {id_, label, *masks, *(options.skip or ())}
     others = list(wanted) or [name for name in tables.columns if name not in used]
@@ -63,6 +64,7 @@ def read_node_tables(con, folder: Path, options: SourceOptions) -> NodeColumns:
 
 def _id_column(columns, options: SourceOptions, what: str) -> str:
     if options.id is not None:
+        check_columns(what, columns, [options.id], "id (--id)")
         return options.id
     found = [name for name in columns if name.lower() in ID_NAMES]
     if len(found) != 1:

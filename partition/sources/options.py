@@ -84,7 +84,8 @@ class SourceOptions:
     @property
     def named_columns(self) -> set[str]:
         """The columns of node tables of which the user says what they are."""
-        return {*([] if self.label is None else [self.label]), *(self.features or ()), *(self.skip or ())}
+        filled = self.fill_missing if isinstance(self.fill_missing, Mapping) else ()
+        return {*([] if self.label is None else [self.label]), *(self.features or ()), *(self.skip or ()), *filled}
 
 
 def _names(what: str, names) -> tuple[str, ...]:

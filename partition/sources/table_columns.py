@@ -33,14 +33,14 @@ def fill_of(fill, column: str):
     return fill.get(column) if isinstance(fill, Mapping) else fill
 
 
-def expression(tables: Tables, column: str, number: int) -> str:
-    """Return the SQL of a column of file ``number``: a number, or the place of a text among its categories."""
-    kind, value = tables.kind(column), tables.value(column, number)
+def expression(tables: Tables, column: str) -> str:
+    """Return the SQL of a column of the rows ``t`` as a number; of a text, its place among the categories."""
+    kind, cell = tables.kind(column), f"t.{quoted(column)}"
     if kind == "text":
-        return f"enum_code(coalesce({value}, '')::{_enum(column)})::INTEGER"
+        return f"enum_code(coalesce({cell}, '')::{_enum(column)})::INTEGER"
     if kind == "time":
-        return f"epoch({value})"
-    return f"{value}::BIGINT" if kind == "whole" else f"{value}::DOUBLE"
+        return f"epoch({cell})"
+    return f"{cell}::BIGINT" if kind == "whole" else f"{cell}::DOUBLE"
 
 
 def make_categories(tables: Tables, column: str) -> list[str]:
@@ -109,16 +109,13 @@ def read_column(tables: Tables, folder: Path, name: str) -> Column:
     place = folder / "columns"
     place.mkdir(exist_ok=True)
     column = Column(place, name)
-    for number, condition in tables.ranges():
-        select = f"SELECT {expression(tables, name, number)} AS c FROM {tables.scan(number)} t WHERE {condition}"
+    for rows in tables.pieces([name]):
         if tables.kind(name) == "list":
-            select = (
-                f"SELECT unnest(c)::DOUBLE AS c FROM (SELECT t.{quoted(name)} AS c FROM {tables.scan(number)} t WHERE {condition} "
-                "ORDER BY t.file_row_number)"
-            )
+            rows, cell = f"(SELECT {quoted(name)} FROM {rows} ORDER BY file, row)", f"unnest({quoted(name)})::DOUBLE"
+            select = f"SELECT {cell} AS c FROM {rows}"
         else:
-            select += " ORDER BY t.file_row_number"
-        column.append(run(tables.con, select, tables.files[number].name).fetchnumpy()["c"])
+            select = f"SELECT {expression(tables, name)} AS c FROM {rows} ORDER BY file, row"
+        column.append(run(tables.con, select, tables.what).fetchnumpy()["c"])
     return column
 
 

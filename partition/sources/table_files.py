@@ -48,8 +48,10 @@ def names_tables(source) -> bool:
     if not isinstance(source, (str, os.PathLike)):
         return False
     name = os.fspath(source)
-    if is_address(name) or (not os.path.lexists(name) and glob.has_magic(name)):
-        return kind_of(name) in (".parquet", *TEXT, "")
+    if is_address(name):
+        return kind_of(name) in (".parquet", *TEXT, "") or glob.has_magic(name)
+    if glob.has_magic(name) and not os.path.lexists(name):
+        return not name.startswith(("sample:", "ogb:", "dgl:", "pyg:"))  # whose ? begins their options
     return kind_of(name) == ".parquet" or os.path.isdir(os.path.expanduser(name))
 
 

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dgl_gt.partition.errors import InputError, first_line, import_optional
 from dgl_gt.partition.system.memory import available_memory_bytes
 
@@ -71,33 +73,42 @@ class Tables:
     def kind(self, column: str) -> str:
         return kind_of_type(self.types[column])
 
-    def ranges(self) -> Iterator[tuple[int, str]]:
-        """Yield, for at most ``ROWS`` rows at a time, the number of the file and the SQL of a condition on its rows ``t``."""
-        for number, rows in enumerate(self.rows):
-            for start in range(0, rows, ROWS):
-                yield number, f"t.file_row_number >= {start} AND t.file_row_number < {start + ROWS}"
-
     def scan(self, number: int) -> str:
-        """Return the SQL that names the rows of a file."""
-        return (
-            f"read_parquet({literal(str(self.files[number].path))}, file_row_number = true, hive_partitioning = false)"
-        )
+        """Return the SQL of the rows of a file."""
+        path = literal(str(self.files[number].path))
+        return f"read_parquet({path}, file_row_number = true, hive_partitioning = false)"
 
-    def value(self, column: str, number: int) -> str:
-        """Return the SQL of a column in a file: its cells, what the folder stands for, or NULL where it has neither."""
-        file = self.files[number]
-        if column in self.present[number]:
-            return f"t.{quoted(column)}::{self.types[column]}"
-        return f"{literal(file.folders[column])}" if column in file.folders else f"NULL::{self.types[column]}"
+    def pieces(self, columns: Sequence[str]) -> Iterator[str]:
+        """Yield the SQL of all rows, at most ``ROWS`` at a time, as :meth:`union` does."""
+        selects, room = [], ROWS
+        for number, rows in enumerate(self.rows):
+            start = 0
+            while start < rows:
+                count = min(room, rows - start)
+                selects.append(
+                    self._select(number, columns, f" WHERE file_row_number BETWEEN {start} AND {start + count - 1}")
+                )
+                start, room = start + count, room - count
+                if room == 0:
+                    yield f"({' UNION ALL '.join(selects)}) t"
+                    selects, room = [], ROWS
+        if selects:
+            yield f"({' UNION ALL '.join(selects)}) t"
 
     def union(self, columns: Sequence[str]) -> str:
-        """Return the SQL of the rows of all files with these columns."""
-        selects = [
-            f"SELECT {', '.join(f'{self.value(name, i)} AS {quoted(name)}' for name in columns)}, {i} AS file, "
-            f"file_row_number AS row FROM {self.scan(i)} t"
-            for i in range(len(self.files))
-        ]
-        return "(" + " UNION ALL ".join(selects) + ")"
+        """Return the SQL of all rows with these columns, the number of their ``file`` and of their ``row`` in it, as ``t``."""
+        return f"({' UNION ALL '.join(self._select(number, columns) for number in range(len(self.files)))}) t"
+
+    def _select(self, number: int, columns: Sequence[str], where: str = "") -> str:
+        values = ", ".join(f"{self._value(name, number)} AS {quoted(name)}" for name in columns)
+        return f"SELECT {values}, {number} AS file, file_row_number AS row FROM {self.scan(number)}{where}"
+
+    def _value(self, column: str, number: int) -> str:
+        """Return the SQL of a column in a file: its cells, what the folder stands for, or NULL where it has neither."""
+        file, dtype = self.files[number], self.types[column]
+        if column in self.present[number]:
+            return f"{quoted(column)}::{dtype}"
+        return literal(file.folders[column]) if column in file.folders else f"NULL::{dtype}"
 
     def categories(self, column: str) -> list[str]:
         """Return the different texts of a column, in order."""
@@ -218,10 +229,19 @@ def _text_to_parquet(con, file: TableFile, path: Path, ids: Callable[[list[str]]
     run(con, f"COPY (SELECT * FROM {read}) TO {literal(str(path))} (FORMAT parquet)", file.name)
 
 
-def check_columns(tables: Tables, names: Sequence[str], option: str) -> None:
-    """Raise :class:`InputError` for a name that is no column."""
+def check_columns(what: str, columns: Sequence[str], names: Sequence[str], option: str) -> None:
+    """Raise :class:`InputError` for a name that is no column of ``what``."""
     for name in names:
-        if name not in tables.types:
+        if name not in columns:
             raise InputError(
-                f"{option} names {name!r}, which is no column of {tables.what}; the columns are: {listed(tables.columns)}"
+                f"{option} names {name!r}, which is no column of {what}; the columns are: {listed(columns)}"
             )
+
+
+def write_id_map(path: Path, names: np.ndarray) -> None:
+    """Write the number and the user's id of each node as a Parquet file with the columns ``node`` and ``id``."""
+    duckdb = import_optional("duckdb", f"writing {path}", INSTALL)
+    with duckdb.connect(":memory:") as con:
+        ids = names.astype(object) if names.dtype.kind == "U" else names
+        con.register("ids", {"node": np.arange(len(names)), "id": ids})
+        con.execute(f"COPY (SELECT node, id FROM ids) TO {literal(str(path))} (FORMAT parquet)")

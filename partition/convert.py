@@ -1,0 +1,79 @@
+"""Any source as one ``.npz`` file, for those who want to look at a graph before they cut it."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from dgl_gt.partition.sources.coo import COOGraph
+from dgl_gt.partition.sources.load import open_source
+from dgl_gt.partition.sources.options import SourceOptions
+from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.system.output_checks import check_file
+
+from .errors import InputError
+from .graph import SPLIT_MASKS, Graph
+
+_STANDARD = ("feat", "label", *SPLIT_MASKS)
+
+
+def convert(source, out, *, force: bool = False, **options) -> Graph | COOGraph:
+    """Read a source and write it as an uncompressed ``.npz`` file, which :func:`dgl_gt.partition.partition` maps.
+
+    Parameters
+    ----------
+    source, options
+        See :func:`dgl_gt.partition.load_graph`.
+    out : path
+        The ``.npz`` file to write; it appears when it is complete.
+    force : bool
+        Replace ``out`` if it exists.
+
+    Returns
+    -------
+    Graph or COOGraph
+        What was read, with the notes on it.
+
+    Raises
+    ------
+    InputError
+        The source or an argument is wrong; nothing has been written.
+    """
+    if Path(out).suffix != ".npz":
+        raise InputError(f"out (--out) is {out}; it must end in .npz")
+    check_file(out, force=force)
+    graph = open_source(source, SourceOptions(**options))
+    with new_file(out, force=force) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        src, dst = graph.edges() if isinstance(graph, Graph) else (graph.src, graph.dst)
+        _write(archive, "edge_index", np.result_type(src, dst), (2, len(src)), (src, dst))
+        for name, array in _arrays(graph).items():
+            array = np.ascontiguousarray(array)
+            _write(archive, name, array.dtype, array.shape, (array,))
+    return graph
+
+
+def _arrays(graph: Graph | COOGraph) -> dict[str, np.ndarray]:
+    """Return all but the edges by the keys of docs/cli.md. Labels of classes with names are these names."""
+    arrays = {"num_nodes": np.array(graph.num_nodes), "name": np.array(graph.name)}
+    arrays["directed"] = np.array(isinstance(graph, Graph) or not graph.listed_once)
+    if graph.node_names is not None:
+        arrays["node_names"] = graph.node_names
+    for name, array in graph.node_data.items():
+        if name == "label" and graph.class_names is not None:
+            codes = np.nan_to_num(array.astype(np.float64), nan=-1).astype(np.int64)
+            array = np.array([*graph.class_names, ""])[codes]  # no label: -1, and so the last
+        arrays[name if name in _STANDARD else f"node_data_{name}"] = array
+    return arrays | {f"edge_data_{name}": array for name, array in graph.edge_data.items()}
+
+
+def _write(archive: zipfile.ZipFile, name: str, dtype: np.dtype, shape: tuple[int, ...], rows) -> None:
+    """Write an array from parts that follow each other, without a copy of all of it."""
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in rows:
+            for start in range(0, max(1, len(part) if part.ndim else 1), 1 << 18):
+                piece = part[start : start + (1 << 18)] if part.ndim else part
+                file.write(piece.astype(dtype, copy=False).tobytes())
