@@ -12,7 +12,7 @@ _MODULES = {
     "Graph": "graph",
     "from_edges": "graph",
     "load_graph": "sources.load",
-    "convert": "convert",
+    "convert": "conversion",
     # Graph -> Graph with structural encodings
     "encode": "transforms.encode",
     # Graph -> Graph with more edges and nodes

@@ -1,6 +1,6 @@
 """What type checkers read of the names that ``__init__.py`` loads lazily."""
 
-from dgl_gt.partition.convert import convert as convert
+from dgl_gt.partition.conversion import convert as convert
 from dgl_gt.partition.cuts.edge_cut import EdgeCut as EdgeCut
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut as make_edge_cut
 from dgl_gt.partition.cuts.vertex_cut import VertexCut as VertexCut

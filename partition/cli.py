@@ -20,7 +20,7 @@ from dgl_gt.partition.system.units import format_bytes, format_count
 from . import console
 from .command_options import add_bound, add_options, add_reading, reading, settings, show_at_first
 from .config import PartitionConfig
-from .convert import convert
+from .conversion import convert
 from .errors import InputError, SourceWarning
 from .memory_bound import (
     METHOD_NAMES,

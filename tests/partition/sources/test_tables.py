@@ -1,0 +1,343 @@
+"""Tables of edges and nodes: folders, patterns and addresses of CSV, TSV and Parquet files."""
+
+import gzip
+import warnings
+
+import numpy as np
+import pytest
+
+from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, convert, load_graph, partition, read_node_names
+
+duckdb = pytest.importorskip("duckdb", reason="tables are read by duckdb")
+pa = pytest.importorskip("pyarrow", reason="the tests write Parquet by pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("fsspec")
+
+IDS = np.array([f"u{number:03x}" for number in np.random.default_rng(1).permutation(40)])
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def write(path, **columns):
+    """Write a table in the form that the name of the file says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path, row_group_size=7)
+        return path
+    mark = "\t" if ".tsv" in path.name else ","
+    rows = [mark.join("" if cell is None else str(cell) for cell in row) for row in zip(*columns.values())]
+    text = "\n".join([mark.join(columns), *rows]) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.fixture
+def random_edges():
+    """120 edges among the first 38 of IDS: with parallel ones, self-loops, a hub, and nodes without an edge."""
+    generator = np.random.default_rng(0)
+    src, dst = generator.integers(0, 38, (2, 120))
+    dst[:30], src[30:33], dst[30:33] = 5, 7, 7
+    return src, dst, generator.integers(0, 100, 120) / 8
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".csv.gz", ".tsv"])
+def test_many_files_with_text_ids_and_a_table_of_nodes(tmp_path, random_edges, suffix):
+    src, dst, weight = random_edges
+    for number, rows in enumerate(np.array_split(np.arange(120), 5)):
+        at = tmp_path / "edges" / f"part-{number}{suffix}"
+        write(at, src=IDS[src[rows]], dst=IDS[dst[rows]], weight=weight[rows])
+    (tmp_path / "edges" / "_SUCCESS").touch()
+    age = np.arange(40.0)
+    nodes = write(tmp_path / f"nodes{suffix}", user_id=IDS, age=age, churned=["no", "yes"] * 20)
+    graph = load_graph(tmp_path / "edges", node_table=nodes, id="user_id", label="churned")
+    assert graph.node_names.tolist() == IDS.tolist() and graph.class_names == ("no", "yes")
+    np.testing.assert_array_equal(graph.edges(), [src, dst])  # nodes as the table lists them, edges as the files do
+    np.testing.assert_array_equal(graph.edge_data["weight"], weight)
+    np.testing.assert_array_equal(graph.node_data["feat"], age[:, None])
+    np.testing.assert_array_equal(graph.node_data["label"], np.arange(40) % 2)
+
+
+def test_ids_without_a_table_are_numbered_in_ascending_order(tmp_path, random_edges):
+    src, dst, _ = random_edges
+    graph = load_graph(write(tmp_path / "e.parquet", a=IDS[src], b=IDS[dst]))
+    names = np.unique(IDS[[*src, *dst]])
+    np.testing.assert_array_equal(graph.node_names, names)
+    np.testing.assert_array_equal(names[np.stack(graph.edges())], IDS[[src, dst]])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.arange(40),
+        np.arange(40) * 3 + 2**40,
+        np.arange(40).astype(np.uint64) + np.uint64(2**63),
+        np.arange(40) - 20,  # hashes of 64 bits may be negative
+    ],
+    ids=["dense", "sparse", "uint64", "negative"],
+)
+@pytest.mark.parametrize("has_table", [False, True])
+def test_whole_numbers_as_ids(tmp_path, random_edges, ids, has_table):
+    src, dst, _ = random_edges
+    table = {"node_table": write(tmp_path / "n.parquet", id=ids[::-1], feat=ids[::-1] % 7)} if has_table else {}
+    graph = load_graph(write(tmp_path / "e.parquet", src=ids[src], dst=ids[dst]), **table)
+    names = np.arange(graph.num_nodes) if graph.node_names is None else graph.node_names
+    np.testing.assert_array_equal(names[np.stack(graph.edges())], ids[[src, dst]])
+    if has_table:
+        np.testing.assert_array_equal(graph.node_data["feat"][:, 0], names % 7)
+
+
+def test_folders_are_relations_and_texts_are_encoded(tmp_path, random_edges):
+    src, dst, weight = random_edges
+    time = np.array(["2024-01-01", "2024-01-02T12:00"], "datetime64[us]")
+    for name in ("pays", "follows"):
+        at = tmp_path / "e" / name / "x.parquet"
+        write(at, src=IDS[src], dst=IDS[dst], at=time[src % 2], kind=[None, "b", "a"] * 40)
+    graph = load_graph(tmp_path / "e")
+    assert graph.num_edges == 240
+    np.testing.assert_array_equal(graph.edge_data["relation"], np.repeat([0, 1], 120))  # follows, then pays
+    np.testing.assert_array_equal(graph.edge_data["kind"], np.tile([0, 2, 1], 80))  # a missing text is one, too
+    seconds = time.astype("datetime64[s]").astype(float)[src % 2]
+    np.testing.assert_array_equal(graph.edge_data["at"], np.tile(seconds, 2))
+    assert any("0 = follows, 1 = pays" in note for note in graph.notes)
+    (tmp_path / "e" / "follows").rename(tmp_path / "e" / "type=follows")
+    (tmp_path / "e" / "pays").rename(tmp_path / "e" / "type=pays")
+    graph = load_graph(f"{tmp_path}/e/*/*.parquet")
+    np.testing.assert_array_equal(graph.edge_data["type"], np.repeat([0, 1], 120))
+
+
+def test_node_columns_of_all_kinds(tmp_path):
+    nodes = write(
+        tmp_path / "n.parquet",
+        id=pa.array(["a", "b", "c", "d"]),
+        age=pa.array([1, None, 3, 5]),
+        city=pa.array(["x", None, "y", "x"]).dictionary_encode(),
+        member=pa.array([True, False, True, True]),
+        embedding=pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]),
+        score=pa.array([0.5, None, 1.5, 2.5]),
+        train_mask=pa.array([1, 0, 0, 1]),
+        info=pa.array([{"k": 1}] * 4),
+    )
+    edges = write(tmp_path / "e.parquet", src=["a", "b"], dst=["c", "c"])
+    graph = load_graph(
+        edges,
+        node_table=nodes,
+        label="score",
+        features=["age", "city", "member", "embedding"],
+        fill_missing={"age": "mean"},
+    )
+    expected = [[1, 0, 1, 0, 1, 1, 2], [3, 1, 0, 0, 0, 3, 4], [3, 0, 0, 1, 1, 5, 6], [5, 0, 1, 0, 1, 7, 8]]
+    np.testing.assert_array_equal(graph.node_data["feat"], expected)
+    np.testing.assert_array_equal(graph.node_data["label"], np.array([0.5, np.nan, 1.5, 2.5], np.float32))
+    np.testing.assert_array_equal(graph.node_data["train_mask"], [True, False, False, True])
+    without = load_graph(edges, node_table=nodes, label="score", fill_missing=0)
+    assert without.node_data["feat"].shape == (4, 4)  # age, member, embedding
+    assert {"city", "info"} == {note.split()[1] for note in without.left_out}
+
+
+def test_a_table_of_nodes_beside_another_source(tmp_path):
+    edges = tmp_path / "e.csv"
+    edges.write_text("src,dst\nx,y\ny,z\n")
+    nodes = write(tmp_path / "n.parquet", id=["z", "y", "x", "w"], feat=[0.0, 1.0, 2.0, 3.0])
+    graph = load_graph(edges, node_table=nodes)
+    assert graph.node_names.tolist() == ["z", "y", "x", "w"]
+    np.testing.assert_array_equal(graph.edges(), [[2, 1], [1, 0]])
+    np.testing.assert_array_equal(graph.node_data["feat"][:, 0], [0, 1, 2, 3])
+
+
+def test_pieces_of_rows(tmp_path, random_edges, monkeypatch):
+    src, dst, weight = random_edges
+    for number, rows in enumerate((slice(0, 50), slice(50, 51), slice(51, 120))):
+        write(tmp_path / "e" / f"{number}.parquet", src=IDS[src[rows]], dst=IDS[dst[rows]], w=weight[rows])
+    for rows in (1, 7, 50, 1000):
+        monkeypatch.setattr("dgl_gt.partition.sources.tables.ROWS", rows)
+        graph = load_graph(tmp_path / "e", node_table=write(tmp_path / "n.parquet", id=IDS))
+        np.testing.assert_array_equal(graph.edges(), [src, dst])
+        np.testing.assert_array_equal(graph.edge_data["w"], weight)
+
+
+def test_shards_of_tables_converted_or_not(tmp_path, random_edges, capfd):
+    src, dst, weight = random_edges
+    edges = write(tmp_path / "e" / "x.parquet", a=IDS[src], b=IDS[dst], w=weight)
+    nodes = write(tmp_path / "n.parquet", name=IDS, age=np.arange(40), kind=["p", "q", None, "p"] * 10)
+    options = {"node_table": nodes, "id": "name", "label": "kind", "ends": ["b", "a"]}
+    manifest = partition(edges, 3, tmp_path / "shards", **options, memory=1 << 30)
+    graph = convert(edges, tmp_path / "g.npz", **options)
+    assert graph.num_edges == 120
+    other = partition(tmp_path / "g.npz", 3, tmp_path / "other", memory=1 << 30)
+    same = {name for name in manifest["files"] if name != "node_ids.parquet"}
+    assert {name: other["files"][name] for name in same} == {name: manifest["files"][name] for name in same}
+    assert other["class_names"] == manifest["class_names"] == ["p", "q"]
+    ids = pq.read_table(tmp_path / "shards" / "node_ids.parquet").to_pydict()
+    assert ids == {"node": list(range(40)), "id": read_node_names(tmp_path / "shards").tolist()}
+    command = ["convert", str(edges), "--node-table", str(nodes), "--id", "name", "--label", "kind", "--ends", "b,a"]
+    assert main([*command, "--out", str(tmp_path / "h.npz")]) == 0
+    assert (tmp_path / "h.npz").read_bytes()[-100:] == (tmp_path / "g.npz").read_bytes()[-100:]
+    assert main([*command, "--out", str(tmp_path / "h.npz")]) == 2  # exists
+    assert "--force" in capfd.readouterr().err
+
+
+def test_a_converted_graph_of_undirected_edges(tmp_path):
+    np.savez(
+        tmp_path / "u.npz", edge_index=np.array([[0, 1, 2], [1, 2, 2]]), directed=False, edge_data_w=np.arange(3.0)
+    )
+    convert(tmp_path / "u.npz", tmp_path / "v.npz")
+    first, second = load_graph(tmp_path / "u.npz"), load_graph(tmp_path / "v.npz")
+    np.testing.assert_array_equal(first.edges(), second.edges())
+    np.testing.assert_array_equal(first.edge_data["w"], second.edge_data["w"])
+
+
+# ---- addresses
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """The address of a bucket of a server of S3 on the loopback, and the file system that writes to it."""
+    s3fs = pytest.importorskip("s3fs", reason="the driver of s3://")
+    server = pytest.importorskip("moto.server", reason="a server of S3").ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://%s:%s" % server.get_host_and_port())
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    system = s3fs.S3FileSystem(skip_instance_cache=True)
+    system.mkdir("graphs")
+    yield "s3://graphs", system
+    server.stop()
+
+
+def test_the_same_shards_from_a_bucket(tmp_path, random_edges, bucket):
+    src, dst, weight = random_edges
+    for number, rows in enumerate(np.array_split(np.arange(120), 3)):
+        at = tmp_path / "edges" / f"kind={number % 2}" / f"{number}.parquet"
+        write(at, src=IDS[src[rows]], dst=IDS[dst[rows]], weight=weight[rows])
+    nodes = write(tmp_path / "nodes.csv", id=IDS, age=np.arange(40))
+    address, system = bucket
+    system.put(str(tmp_path / "edges"), f"{address}/edges", recursive=True)
+    system.put(str(nodes), f"{address}/nodes.csv")
+    here = partition(tmp_path / "edges", 2, tmp_path / "a", node_table=nodes)
+    there = partition(f"{address}/edges/", 2, tmp_path / "b", node_table=f"{address}/nodes.csv")
+    assert there["files"] == here["files"] and there["source"] == f"{address}/edges/"
+    graph = load_graph(f"{address}/edges/*/*.parquet", node_table=nodes)
+    np.testing.assert_array_equal(graph.edge_data["weight"], load_graph(tmp_path / "edges").edge_data["weight"])
+    np.savez(tmp_path / "g.npz", edge_index=np.stack([src, dst]))
+    system.put(str(tmp_path / "g.npz"), f"{address}/g.npz")
+    np.testing.assert_array_equal(load_graph(f"{address}/g.npz").edges(), [src, dst])
+    refused(f"{address}/nothing", source=f"{address}/nothing/")
+    refused("s3://no-such-bucket", source="s3://no-such-bucket/e/*.parquet")
+    refused("s3://no-such-bucket", source="s3://no-such-bucket/g.npz")
+
+
+def test_an_address_without_a_driver():
+    refused("teleport://a/b.parquet", source="teleport://a/b.parquet")
+
+
+# ---- bad input: the message names the file, and the line or the column
+
+
+def refused(*named, **arguments):
+    with pytest.raises(InputError) as error:
+        load_graph(arguments.pop("source"), **arguments)
+    for name in named:
+        assert str(name) in str(error.value)
+
+
+def good(folder):
+    edges = write(folder / "e" / "a.parquet", src=["a", "b"], dst=["b", "c"], w=[1.0, 2.0])
+    return edges, write(folder / "n.parquet", id=["a", "b", "c"], age=[1.0, 2.0, 3.0])
+
+
+def test_ids_that_do_not_fit(tmp_path):
+    edges, nodes = good(tmp_path)
+    refused("a.parquet", "row 2", "node c", source=edges, node_table=write(nodes, id=["a", "b"]))
+    refused("n.parquet", "row 1", "row 3", "node a", source=edges, node_table=write(nodes, id=["a", "b", "a"]))
+    refused("n.parquet", "row 2", "'id'", source=edges, node_table=write(nodes, id=["a", None, "c"]))
+    refused("n.parquet", "'id'", "double", source=edges, node_table=write(nodes, id=[1.5, 2.5]))
+    refused("a.parquet", "row 1", "'dst'", source=write(edges, src=["a"], dst=[""]))
+    refused("a.parquet", "row 2", "'src'", source=write(edges, src=[1, None], dst=[1, 2]))
+    refused("line of a text file", source=write(edges, src=["a\nb"], dst=["c"]))
+
+
+def test_columns_that_are_not_known(tmp_path):
+    edges, nodes = good(tmp_path)
+    refused("ends (--ends)", "'to'", "src, dst, w", source=edges, ends=["src", "to"])
+    refused("ends (--ends)", "one", source=edges, ends=["one"])
+    refused("n.parquet", "id (--id)", "'key'", source=edges, node_table=nodes, id="key")
+    refused("id (--id)", source=edges, id="key")
+    refused("features (--features)", "'size'", source=edges, node_table=nodes, features=["size"])
+    refused("label (--label)", "'size'", source=edges, node_table=nodes, label="size")
+    refused("'size'", source=edges, node_table=nodes, skip=["size"])
+    refused("'size'", source=edges, node_table=nodes, fill_missing={"size": 0})
+    refused("fill_missing", "'median'", source=edges, fill_missing="median")
+    refused("fill_missing", source="sample:communities?nodes=10", fill_missing=0)
+    refused("ends", "sample", source="sample:communities?nodes=10", ends=["a", "b"])
+    refused("a.parquet", "x, y, z", "--ends", source=write(edges, x=["a"], y=["b"], z=["c"]))
+    refused("n.parquet", "--id", source=good(tmp_path)[0], node_table=write(nodes, key=["a"], age=[1]))
+
+
+def test_cells_that_do_not_fit(tmp_path):
+    edges, nodes = good(tmp_path)
+    refused(
+        "n.parquet",
+        "row 2",
+        "'age'",
+        "--fill-missing",
+        source=edges,
+        node_table=write(nodes, id=["a", "b", "c"], age=[1, None, 3]),
+    )
+    refused(
+        "n.parquet", "row 3", "'age'", source=edges, node_table=write(nodes, id=["a", "b", "c"], age=[1.0, 2.0, np.inf])
+    )
+    lists = [[1.0], [2.0, 3.0], [4.0]]
+    refused("n.parquet", "'vec'", "1 to 2", source=edges, node_table=write(nodes, id=["a", "b", "c"], vec=lists))
+    refused("a.parquet", "row 1", "'w'", source=write(edges, src=["a"], dst=["b"], w=pa.array([None], pa.float64())))
+    many = [f"text {number}" for number in range(5000)]
+    refused("a.parquet", "'w'", "4096", source=write(edges, src=many, dst=many, w=many))
+
+
+def test_a_column_that_changes_its_type_from_file_to_file(tmp_path):
+    edges, _ = good(tmp_path)
+    write(tmp_path / "e" / "b.parquet", src=["a"], dst=["b"], w=["heavy"])
+    refused("b.parquet", "'w'", "varchar", "double", "a.parquet", source=tmp_path / "e")
+    write(tmp_path / "e" / "b.parquet", src=["a"], dst=["b"], w=[3])
+    np.testing.assert_array_equal(load_graph(tmp_path / "e").edge_data["w"], [1, 2, 3])
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    edges, nodes = good(tmp_path)
+    whole = edges.read_bytes()
+    edges.write_bytes(whole[: len(whole) // 2])  # half written
+    refused("a.parquet", source=edges)
+    edges.write_bytes(b"")
+    refused("a.parquet", "empty", source=edges)
+    edges.unlink()
+    refused("a.parquet", source=edges)
+    refused(tmp_path / "e", source=tmp_path / "e")
+    refused("*.csv", source=tmp_path / "e" / "*.csv")
+    text = tmp_path / "e" / "t.csv"
+    text.write_bytes("src,dst,w\na,b,1\nb,c,2\n".encode("utf-16"))
+    refused("t.csv", source=tmp_path / "e")
+    text.write_bytes(b"src,dst,w\na,b,1\nb\xff,c,2\n")
+    refused("t.csv", source=tmp_path / "e")
+    text.write_text("src,dst,w\n" + "a,b,1\n" * 30_000 + "a,b,heavy\n")
+    refused("t.csv", "30002", '"w"', source=tmp_path / "e")
+    text.write_text("src,dst,w\n" + "a,b,1\n" * 30_000 + "a,b\n")
+    refused("t.csv", "30002", source=tmp_path / "e")
+    text.write_text("src,dst,w\n")
+    refused("t.csv", "no rows", source=tmp_path / "e")
+
+
+def test_nothing_is_written_where_a_source_is_refused(tmp_path, capfd):
+    edges, nodes = good(tmp_path)
+    write(nodes, id=["a", "b"])
+    before = sorted(tmp_path.rglob("*"))
+    command = [str(edges), "--node-table", str(nodes), "--out"]
+    assert main(["partition", *command, str(tmp_path / "s"), "--parts", "1"]) == 2
+    assert main(["convert", *command, str(tmp_path / "g.npz")]) == 2
+    assert sorted(tmp_path.rglob("*")) == before
+    error = capfd.readouterr().err
+    assert "node c" in error and "Traceback" not in error
