@@ -80,6 +80,12 @@ MAY_IMPORT = {
         "dgl_gt.partition.cuts",
         "dgl_gt.partition.shards",
     },
+    "dgl_gt.partition.conversion": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.graph",
+        "dgl_gt.partition.sources",
+    },
     "dgl_gt.partition.command_options": {
         "dgl_gt.partition.config",
         "dgl_gt.partition.errors",

@@ -64,8 +64,9 @@ def table_files(source, folder: Path) -> list[TableFile]:
         local = fetched(source, folder)
     else:
         local = [(path, os.fspath(path)) for path in _local_paths(Path(source).expanduser())]
-    base = os.path.commonpath([os.path.dirname(name) for _, name in local])
-    folders = [_folder_columns(os.path.relpath(os.path.dirname(name), base)) for _, name in local]
+    homes = [os.path.dirname(name) or "." for _, name in local]
+    base = os.path.commonpath(homes)
+    folders = [_folder_columns(os.path.relpath(home, base)) for home in homes]
     if all(each == folders[0] for each in folders):
         folders = [{} for _ in local]
     return [TableFile(path, name, columns) for (path, name), columns in zip(local, folders)]

@@ -111,6 +111,17 @@ def test_folders_are_relations_and_texts_are_encoded(tmp_path, random_edges):
     np.testing.assert_array_equal(graph.edge_data["type"], np.repeat([0, 1], 120))
 
 
+def test_relative_paths(tmp_path, random_edges, monkeypatch):
+    src, dst, _ = random_edges
+    for name in ("e.parquet", "f/e.parquet"):
+        write(tmp_path / name, src=IDS[src], dst=IDS[dst])
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "n.csv", id=IDS)
+    assert load_graph("e.parquet", node_table="n.csv").num_edges == 120
+    assert load_graph("*.parquet").num_edges == load_graph("f").num_edges == load_graph("./f/").num_edges == 120
+    assert load_graph("**/*.parquet").edge_data["relation"].tolist() == [0] * 120 + [1] * 120
+
+
 def test_node_columns_of_all_kinds(tmp_path):
     nodes = write(
         tmp_path / "n.parquet",
