@@ -145,8 +145,13 @@ def _convert(args) -> tuple[dict, str]:
     rows = [[name, str(each.dtype), " x ".join(map(str, each.shape))] for name, each in columns.items()]
     counts = f"{format_count(graph.num_nodes, 'node')}, {format_count(graph.num_edges, 'edge')}"
     shown = f"\n\n{console.table(['column', 'dtype', 'shape'], rows)}" if rows else ""
-    result = {"nodes": graph.num_nodes, "edges": graph.num_edges, "columns": {name: shape for name, _, shape in rows}}
-    result |= {"left_out": list(graph.left_out), "notes": list(graph.notes)}
+    result = {
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "columns": {name: {"dtype": str(each.dtype), "shape": list(each.shape)} for name, each in columns.items()},
+        "left_out": list(graph.left_out),
+        "notes": list(graph.notes),
+    }
     return result, f"{graph.name}: {counts}{shown}\n\nwrote {args.out}"
 
 

@@ -124,7 +124,7 @@ def partition(
         Replace ``out`` if it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``.
-    num_nodes, node_data, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected
+    num_nodes, node_data, node_table, id, ends, fill_missing, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected
         See :func:`dgl_gt.partition.load_graph`.
     random_features, split, stratify
         See :func:`dgl_gt.partition.load_graph`.

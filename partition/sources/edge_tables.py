@@ -48,7 +48,9 @@ def read_edge_tables(
     ends, edge_data = _read(tables, folder, (src, dst), extra, id_type, options, is_mapped=names is not None)
     if names is not None and names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
         names, num_nodes = None, len(names)
-    coo = COOGraph(*ends, num_nodes, {}, edge_data, str(source), left_out=left_out, notes=notes, node_names=names)
+    coo = COOGraph(
+        ends[0], ends[1], num_nodes, {}, edge_data, str(source), left_out=left_out, notes=notes, node_names=names
+    )
     return coo, NodeColumns({}, tables.what, header=tuple(tables.columns))
 
 

@@ -37,7 +37,7 @@ _EDGE_LISTS = (*_TEXT_TABLES, ".edges", ".edgelist", ".el")
 _NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
 _KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", ".mtx", ".mat", *_EDGE_LISTS, *_NETWORKX_FILES)
 _ALLOWED = (
-    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .graph "
+    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .parquet, a folder, a pattern or an address of tables, .graph "
     "(METIS), .mtx (Matrix Market), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
     "(node-link), dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
     "array (2, E) of edges"
@@ -86,6 +86,8 @@ def load_graph(
         - ``*.pt``: one ``Data`` of PyG written by ``torch.save``.
         - ``*.csv``, ``*.tsv``, ``*.txt``, ``*.edges``, ``*.edgelist``, ``*.el``, also ``.gz``: one edge per line, see
           docs/cli.md; also a Matrix Market file under such a name.
+        - ``*.parquet``, a folder, a pattern, an address such as ``s3://bucket/edges/``: tables of edges in CSV, TSV and
+          Parquet files, see docs/cli.md.
         - ``*.graph``, also ``.gz``: a METIS file.
         - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy.
         - ``*.graphml``, ``*.gml``, ``*.gexf``, ``*.net`` (Pajek), ``*.json`` (node-link): read by networkx.
@@ -101,6 +103,16 @@ def load_graph(
         Columns to add: an ``.npz`` with the node keys above, a ``.npy`` with the column that its name says
         (``feat.npy``), a table (``.csv``, ``.tsv``, ``.txt``, also ``.gz``; see docs/cli.md),
         or arrays (N, ...) under the names that Graph uses.
+    node_table : path or address, optional
+        Tables with a row for each node, as for ``source``.
+    id : str, optional
+        Column of ``node_table`` that holds the ids which edges use.
+    ends : two str, optional
+        Columns of tables of edges that are source and destination, where their names do not say so.
+    fill_missing : float, "mean", "zero" or dict, optional
+        What missing numbers of tables become; a dict says it by column.
+    memory : int, optional
+        Bound on the memory of reading tables, bytes.
     ids : {"as-they-are", "compact", "names"}, optional
         What node ids are: numbers from 0, also of nodes without edges (``"as-they-are"``); numbers, of which those that
         are used become nodes 0..N-1 in ascending order (``"compact"``); or any text (``"names"``). The Graph keeps the
@@ -233,8 +245,8 @@ def _open_all(source, options: SourceOptions) -> tuple[Graph | COOGraph, list[No
     with tables_open(options.memory) as (con, folder):
         listed = [] if options.node_table is None else [read_node_tables(con, folder, options)]
         if are_tables:
-            opened, header = read_edge_tables(con, folder, source, options, *listed)
-            opened = with_columns(opened, [replace(each, ids=None) for each in listed])  # is in node order
+            edges, header = read_edge_tables(con, folder, source, options, *listed)
+            opened = with_columns(edges, [replace(each, ids=None) for each in listed])  # they are in node order
             listed = [replace(header, header=header.header + each.header) for each in listed] or [header]
         else:
             opened = _open(source, options)

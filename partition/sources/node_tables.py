@@ -25,24 +25,23 @@ def read_node_tables(con, folder: Path, options: SourceOptions) -> NodeColumns:
     id_ = _id_column(tables.columns, options, tables.what)
     _list_ids(tables, id_)
     wanted = options.features or ()
-    label = options.label or next(
-        (name for name in tables.columns if name.lower() in LABEL_NAMES and name not in wanted), None
-    )
+    skip = options.skip or ()
+    usable = [name for name in tables.columns if name not in skip]
+    label = options.label or next((name for name in usable if name.lower() in LABEL_NAMES and name not in wanted), None)
     if options.label is not None:
         check_columns(tables.what, tables.columns, [options.label], "label (--label)")
     check_columns(tables.what, tables.columns, wanted, "features (--features)")
-    masks = [name for name in tables.columns if name in SPLIT_MASKS]
-    used = {id_, label, *masks, *(options.skip or ())}
-    others = list(wanted) or [name for name in tables.columns if name not in used]
-    features, left_out, notes = {}, [], []
+    masks = [name for name in usable if name in SPLIT_MASKS]
+    others = list(wanted) or [name for name in usable if name not in (id_, label, *masks)]
+    features, left_out, notes = dict[str, np.ndarray](), list[str](), list[str]()
     for name in others:
         kind = tables.kind(name)
         if kind == "other" or (kind in ("text", "time") and name not in wanted):
             why = "text; to encode it, name it in --features" if kind == "text" else tables.types[name].lower()
             left_out.append(f"column {name} of {tables.what} ({why})")
         else:
-            features[name], said = _features(tables, folder, name, options)
-            notes += said
+            features[name], notes_of_column = _features(tables, folder, name, options)
+            notes += notes_of_column
     data, classes = {name: _mask(tables, folder, name) for name in masks}, None
     said = "no label"
     if label is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def kind_of_type(name: str) -> str:
 class Tables:
     """Files with the same columns, now all Parquet, and the columns by name."""
 
-    con: object  # of DuckDB
+    con: Any  # of DuckDB
     files: list[TableFile]
     rows: list[int]  # of each file
     types: dict[str, str]  # of each column, as DuckDB names them; HUGEINT, DOUBLE or VARCHAR where files differ
@@ -136,7 +137,7 @@ class Tables:
 
 
 @contextmanager
-def tables_open(memory_bytes: int | None) -> Iterator[tuple[object, Path]]:
+def tables_open(memory_bytes: int | None) -> Iterator[tuple[Any, Path]]:
     """Give a connection of DuckDB that stays within a bound on memory, and a temporary folder that lives as long."""
     duckdb = import_optional("duckdb", "reading tables", INSTALL)
     bound = available_memory_bytes() // 2 if memory_bytes is None else memory_bytes // 2
@@ -181,7 +182,8 @@ def open_tables(con, folder: Path, source, ids: Callable[[list[str]], Sequence[s
     """Open the files of a source. ``ids`` of a text file's columns names those that hold ids, which stay text."""
     place = folder / f"tables{len(list(folder.iterdir()))}"
     place.mkdir()
-    files, rows, present, types = [], [], [], {}
+    files, rows = list[TableFile](), list[int]()
+    present, types = list[frozenset[str]](), dict[str, str]()
     for number, file in enumerate(table_files(source, place)):
         if file.path.stat().st_size == 0:
             raise InputError(f"{file.name} is empty; remove it, or write it again")
@@ -194,7 +196,9 @@ def open_tables(con, folder: Path, source, ids: Callable[[list[str]], Sequence[s
         (count,) = run(con, f"SELECT count(*) FROM {scan}", file.name).fetchone()
         for name, kind in found.items():
             types[name] = _joined(types.get(name), kind, name, file.name, files)
-        files.append(file), rows.append(count), present.append(frozenset(found))
+        files.append(file)
+        rows.append(count)
+        present.append(frozenset(found))
     for name in {name for file in files for name in file.folders} - types.keys():
         types[name] = "VARCHAR"
     tables = Tables(con, files, rows, types, present, str(source) if len(files) > 1 else files[0].name)

@@ -212,7 +212,7 @@ def bucket(monkeypatch):
     s3fs = pytest.importorskip("s3fs", reason="the driver of s3://")
     server = pytest.importorskip("moto.server", reason="a server of S3").ThreadedMotoServer("127.0.0.1", port=0)
     server.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://%s:%s" % server.get_host_and_port())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     system = s3fs.S3FileSystem(skip_instance_cache=True)
