@@ -36,7 +36,7 @@ from .pipeline import check_extras, partition
 _COMMON = (  # options of `partition` that --help shows; --help-all shows all
     *("parts", "out", "dry_run", "seed", "force", "json", "cut", "attempts", "halo_depth", "profile", "max_imbalance"),
     *("memory", "node_data", "node_table", "id", "ids", "label", "features", "self_loops", "undirected"),
-    *("encode", "link_split"),
+    *("encode", "link_split", "like"),
 )
 
 
@@ -119,7 +119,7 @@ def _dry_run(args) -> tuple[dict, str]:
     result = {
         "nodes": sizes.nodes,
         "edges": sizes.edges,
-        "parts": args.parts,
+        "parts": config.parts,
         "method": method,
         "estimates": {name: vars(each) for name, each in estimates.items()},
         "shares": None if of_parts is None else of_parts.tolist(),

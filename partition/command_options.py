@@ -10,6 +10,7 @@ from functools import partial
 
 from dgl_gt.partition.figures.costs import read_costs
 from dgl_gt.partition.figures.profile import PRESETS, read_profile
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.sources.options import IDS
 from dgl_gt.partition.sources.text_table import SHOWN, parses
 from dgl_gt.partition.system.units import parse_size
@@ -32,7 +33,7 @@ FILL_HELP = (
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the source and the options of ``partition``."""
     command.add_argument("source", metavar="SOURCE", help="the graph, see below")
-    command.add_argument("--parts", type=int, required=True, metavar="P", help="number of parts, one per rank")
+    command.add_argument("--parts", type=int, metavar="P", help="number of parts, one per rank")
     command.add_argument("--out", metavar="DIR", help="shard directory to write")
     command.add_argument(
         "--dry-run", action="store_true", help="print estimates of memory, disk and time; write nothing"
@@ -76,6 +77,17 @@ def _add_cut(group) -> None:
     )
     group.add_argument(
         "--preset", metavar="NAME", help=f"profile that comes with dgl-gt, in place of --profile: {', '.join(PRESETS)}"
+    )
+    group.add_argument(
+        "--like",
+        metavar="DIR",
+        help="shards of an earlier state of this graph: nodes stay in their parts, and new ones go to their neighbours",
+    )
+    group.add_argument(
+        "--move",
+        type=float,
+        metavar="X",
+        help="with --like, move nodes if that lowers the predicted step by more than this share, such as 0.05",
     )
     group.add_argument(
         "--max-imbalance",
@@ -189,6 +201,10 @@ def _add_graph(group) -> None:
 def settings(args) -> dict:
     """Arguments of :func:`dgl_gt.partition.partition`: the options that are given."""
     found = _given(args, [each.name for each in fields(PartitionConfig)])
+    if "parts" not in found:
+        if args.like is None:
+            raise InputError("--parts is missing: say how many parts to make")
+        found["parts"] = read_manifest(args.like)["parts"]
     if args.profile is not None or args.preset is not None:
         found["profile"] = read_profile(args.profile, args.preset)
     return found

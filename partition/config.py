@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from dgl_gt.partition.cuts.balance import shares
 from dgl_gt.partition.cuts.edge_cut import OF_EDGE_CUTS, EdgeCutOptions
@@ -35,6 +36,8 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
     expander: int | None = None
     virtual_nodes: int | None = None
     link_split: str | None = None
+    like: object = None
+    move: float | None = None
 
     def __post_init__(self):
         EdgeCutOptions.__post_init__(self)
@@ -52,6 +55,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
             shares(self.parts, self.target_weights)  # raises unless they are valid weights for this many parts
         check_transforms(None, **self.transforms)
         parse_encodings(self.encode)  # raises unless it names encodings
+        self._check_like()
         if self.link_split is not None:
             check_split(self.link_split)
             if self.memory is not None:
@@ -70,11 +74,31 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
         """Keyword arguments of :func:`dgl_gt.partition.transforms.exphormer.transformed`."""
         return {"expander": self.expander, "virtual_nodes": self.virtual_nodes}
 
+    def _check_like(self) -> None:
+        """Raise :class:`InputError` where ``like`` or ``move`` does not fit the other arguments."""
+        if self.like is None and self.move is not None:
+            raise InputError(
+                f"move (--move) is {self.move!r}, but there are no shards to be like; add like (--like), or leave it out"
+            )
+        is_share = isinstance(self.move, Real) and not isinstance(self.move, bool) and 0 <= self.move < 1
+        if self.move is not None and not is_share:
+            raise InputError(
+                f"move (--move) is {self.move!r}; it must be a share of the predicted step, from 0 to below 1"
+            )
+        if self.like is not None:
+            others = ("owner", "profile", "cut_weights", "node_weights")
+            given = [name for name in others if getattr(self, name) is not None] + ["attempts"] * (self.attempts > 1)
+            if given:
+                raise InputError(
+                    f"like (--like) and {given[0]} (--{given[0].replace('_', '-')}) are given, and both say where nodes go; leave one out"
+                )
+
     def _resolved_cut(self) -> str | None:
         """The cut to make: ``"edge"`` if options are given that only edge cuts have, else ``cut``."""
         if self.cut is not None:
             check_one_of("cut", self.cut, CUTS)
         given = [name for name in OF_EDGE_CUTS if getattr(self, name) is not None]
+        given += ["like"] if self.like is not None else []
         given += ["halo_depth"] if self.halo_depth > 1 else []
         given += ["attempts"] if self.attempts > 1 and self.cut != "auto" else []
         if given and self.cut not in (None, "edge"):

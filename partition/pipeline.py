@@ -30,6 +30,7 @@ from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 from dgl_gt.partition.transforms.link_split import split_links
 
 from .config import PartitionConfig
+from .growth import grown
 from .memory_bound import (
     METHOD_NAMES,
     check_disk_space,
@@ -82,6 +83,8 @@ def partition(
     expander: int | None = None,
     virtual_nodes: int | None = None,
     link_split: str | None = None,
+    like=None,
+    move: float | None = None,
 ) -> dict:
     """Partition a graph and write its shards.
 
@@ -141,6 +144,11 @@ def partition(
         file with ``val_edge`` and ``test_edge``, whole numbers (2, n), and perhaps ``train_edge``, ``val_neg`` and
         ``test_neg``, which are (2, n), or (n, K, 2) where each link has negatives of its own. This comes after self-loops
         and reverse edges, and before all else that is computed. By default a data set's own split is taken, if it has one.
+    like : path, optional
+        Shards of an edge cut of an earlier state of this graph: nodes with the same id stay in their parts, and new ones
+        go where most of their neighbours are. ``notes`` say how far the predicted step is from that of a fresh cut.
+    move : float, optional
+        With ``like``, nodes may move where that lowers the predicted step by more than this share of it.
 
     Returns
     -------
@@ -193,6 +201,8 @@ def partition(
             graph = transformed(graph, **config.transforms, seed=config.seed)
             graph = add_encodings(graph, config.encodings, seed=config.seed, progress=progress)
             check_disk_space(graph, out, method)
+            if config.like is not None:
+                graph, config = grown(graph, config, progress)
             cuts = _cuts_in_memory(graph, method, config, progress)
         if memory is not None:
             return_freed_memory()

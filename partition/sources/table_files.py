@@ -38,6 +38,10 @@ def kind_of(name: str) -> str:
     return os.path.splitext(stem)[1] if suffix in _PACKED else suffix
 
 
+def _is_pattern(name: str) -> bool:
+    return "*" in name or "?" in name
+
+
 def is_address(source) -> bool:
     """Return whether a source is an address of fsspec, such as ``s3://bucket/edges/*.parquet``."""
     return isinstance(source, str) and _ADDRESS.match(source) is not None
@@ -49,8 +53,8 @@ def names_tables(source) -> bool:
         return False
     name = os.fspath(source)
     if is_address(name):
-        return kind_of(name) in (".parquet", *TEXT, "") or glob.has_magic(name)
-    if glob.has_magic(name) and not os.path.lexists(name):
+        return kind_of(name) in (".parquet", *TEXT, "") or _is_pattern(name)
+    if _is_pattern(name) and not os.path.lexists(name):
         return not name.startswith(("sample:", "ogb:", "dgl:", "pyg:"))  # whose ? begins their options
     return kind_of(name) == ".parquet" or os.path.isdir(os.path.expanduser(name))
 
@@ -63,7 +67,7 @@ def table_files(source, folder: Path) -> list[TableFile]:
     if is_address(source):
         local = fetched(source, folder)
     else:
-        local = [(path, os.fspath(path)) for path in _local_paths(Path(source).expanduser())]
+        local = [(path, os.fspath(path)) for path in _local_paths(Path(os.path.expanduser(source)))]
     homes = [os.path.dirname(name) or "." for _, name in local]
     base = os.path.commonpath(homes)
     folders = [_folder_columns(os.path.relpath(home, base)) for home in homes]
@@ -76,20 +80,19 @@ def _local_paths(path: Path) -> list[Path]:
     if path.is_dir():
         found = (Path(root) / name for root, _, names in os.walk(path) for name in names)
         paths = _tables(path, found)
-    elif glob.has_magic(str(path)) and not os.path.lexists(path):
+    elif _is_pattern(str(path)) and not os.path.lexists(path):
         paths = _tables(path, (Path(each) for each in glob.glob(str(path), recursive=True) if not os.path.isdir(each)))
     else:
         return [regular_file(path)]
     return [regular_file(each) for each in paths]
 
 
-def _tables(source, paths) -> list[Path]:
+def _tables(source: Path, paths) -> list[Path]:
     """Return in order those paths that are tables; :class:`InputError` if there is none."""
     tables = sorted(each for each in paths if _is_table(str(each)))
     if not tables:
-        raise InputError(
-            f"{source} has no file of a table; allowed are .parquet, .csv, .tsv and .txt, also with .gz or .zst"
-        )
+        what = "is a directory, and no table is in it" if source.is_dir() else "matches no table"
+        raise InputError(f"{source} {what}; tables are files .parquet, .csv, .tsv and .txt, also with .gz or .zst")
     return tables
 
 
@@ -114,7 +117,7 @@ def fetched(address: str, folder: Path) -> list[tuple[Path, str]]:
     core = import_optional("fsspec.core", f"reading {address}", INSTALL)
     try:
         system, path = core.url_to_fs(address)
-        if glob.has_magic(path):
+        if _is_pattern(path):
             names = system.glob(path)
         elif kind_of(path):
             names = [path]

@@ -1,0 +1,154 @@
+"""A graph that has grown is cut like its old shards: nodes stay where they are, and new ones go to their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from heapq import heapify, heapreplace
+
+import numpy as np
+
+from dgl_gt.partition.cuts.attempts import best_assignment
+from dgl_gt.partition.cuts.balance import Balance, make_balance
+from dgl_gt.partition.cuts.local_search import refine
+from dgl_gt.partition.cuts.permutation import check_parts, count_assignment
+from dgl_gt.partition.shards.counts import user_node_count
+from dgl_gt.partition.shards.files import ShardReader, read_node_names, verify
+from dgl_gt.partition.shards.manifest import read_manifest
+
+from .config import PartitionConfig
+from .errors import InputError
+from .graph import Graph, symmetrised
+
+_ROOM = 1.03  # the most that new nodes fill a part, over its share of the time that ranks compute
+
+
+def grown(graph: Graph, config: PartitionConfig, progress: Callable) -> tuple[Graph, PartitionConfig]:
+    """Return the graph with a note on its growth, and the config with the ``owner`` of each node.
+
+    Old nodes keep their parts. But if the local search from there lowers the predicted step by more than the share
+    ``config.move``, they may move.
+    """
+    manifest = read_manifest(config.like)
+    verify(config.like, manifest)
+    _check_like(graph, config, manifest)
+    before = _old_owner(graph, config, manifest)
+    weights = manifest["shares"] if config.target_weights is None else config.target_weights
+    balance = make_balance(graph, config.parts, None, weights, config.costs)
+    undirected = symmetrised(graph)
+    progress("placing new nodes")
+    owner = _placed(undirected, before, balance)
+
+    def step_s(owner: np.ndarray) -> float:
+        return config.costs.step_seconds(count_assignment(graph, owner, balance.shares))
+
+    kept_s, moved = step_s(owner), 0
+    if config.move is not None and config.parts > 1:
+        progress("edge cut, local search")
+        trial = owner.copy()
+        refine(graph, trial, balance, config.seed)
+        if step_s(trial) < (1 - config.move) * kept_s:
+            owner, moved = trial, int(((trial != before) & (before >= 0)).sum())
+    new, gone = int((before < 0).sum()), user_node_count(manifest) - int((before >= 0).sum())
+    note = f"like {config.like}: {new} nodes are new, {gone} are gone, {moved} have moved"
+    if config.parts > 1:
+        fresh_s = step_s(best_assignment(graph, config.parts, undirected, balance, 1, step_s, config.seed, progress))
+        note += f"; predicted step {step_s(owner):.3g} s, that of a fresh cut {fresh_s:.3g} s"
+    return replace(graph, notes=(*graph.notes, note)), replace(
+        config, like=None, move=None, owner=owner, target_weights=weights
+    )
+
+
+def _check_like(graph: Graph, config: PartitionConfig, manifest: dict) -> None:
+    if manifest["cut"] != "edge":
+        raise InputError(
+            f"like (--like) is {config.like}, which holds a vertex cut; nodes stay in edge cuts alone: cut the graph anew"
+        )
+    if manifest["parts"] != config.parts:
+        raise InputError(
+            f"parts (--parts) is {config.parts}, but like (--like) {config.like} has {manifest['parts']} parts; give that number"
+        )
+    check_parts(graph.num_nodes, config.parts)
+
+
+def _old_owner(graph: Graph, config: PartitionConfig, manifest: dict) -> np.ndarray:
+    """Return the old part of each node, int32 (N,), -1 for a new one. Nodes are the same that have the same id."""
+    names = read_node_names(config.like, manifest)
+    owner = np.full(user_node_count(manifest), -1, np.int32)
+    shards = ShardReader(config.like, manifest)
+    for part in range(manifest["parts"]):
+        ids = shards.structure(part, "node_ids")["node_ids"][: shards.rows(part)[0]]
+        owner[ids[ids < len(owner)]] = part  # virtual nodes have the last numbers
+    before = np.full(graph.num_nodes, -1, np.int32)
+    if names is None and graph.node_names is None:
+        count = min(len(owner), _user_nodes(graph))
+        before[:count] = owner[:count]
+        return before
+    old, new = (np.arange(len(owner)) if names is None else names), graph.node_names
+    new = np.arange(_user_nodes(graph)) if new is None else new
+    if (old.dtype.kind == "U") != (new.dtype.kind == "U"):
+        raise InputError(
+            f"{graph.name} has {_kind(new)} as ids, such as {new[0]!s:.40}, and like (--like) {config.like} has {_kind(old)}, such "
+            f"as {old[0]!s:.40}; read both graphs with the same ids (--ids)"
+        )
+    order = np.argsort(old)
+    at = order[np.minimum(np.searchsorted(old, new, sorter=order), len(old) - 1)]
+    before[: len(new)] = np.where(old[at] == new, owner[at], -1)
+    return before
+
+
+def _kind(ids: np.ndarray) -> str:
+    return "text" if ids.dtype.kind == "U" else "whole numbers"
+
+
+def _user_nodes(graph: Graph) -> int:
+    virtual = graph.transforms.get("virtual_nodes", {}).get("nodes", 0)
+    return graph.num_nodes - virtual
+
+
+def _placed(undirected, before: np.ndarray, balance: Balance) -> np.ndarray:
+    """Return the part of each node, int32 (N,): new nodes go where most of their neighbours are, while there is room.
+
+    Those next to old nodes come first, then those next to these. Nodes without a way to any go to the emptiest parts.
+    """
+    owner, parts = before.copy(), len(balance.shares)
+    room = balance.shares * balance.step.sum() * _ROOM
+    room -= np.bincount(owner[owner >= 0], balance.step[owner >= 0], minlength=parts)
+    waiting = np.flatnonzero(owner < 0)
+    while len(waiting):
+        votes = np.zeros((len(waiting), parts))
+        rows = undirected[waiting]
+        near = np.repeat(np.arange(len(waiting)), np.diff(rows.indptr))
+        parts_near = owner[rows.indices]
+        np.add.at(votes, (near[parts_near >= 0], parts_near[parts_near >= 0]), 1)
+        votes[:, room <= 0] = 0
+        best = votes.argmax(axis=1)
+        strength = votes[np.arange(len(waiting)), best]
+        order = np.argsort(-strength, kind="stable")
+        order = order[strength[order] > 0]
+        if not len(order):
+            break
+        accepted = [_that_fit(order[best[order] == part], waiting, balance.step, room, part) for part in range(parts)]
+        for part, those in enumerate(accepted):
+            owner[waiting[those]] = part
+        waiting = np.flatnonzero(owner < 0)
+    _deal(owner, waiting, balance.step, room)
+    return owner
+
+
+def _that_fit(rows: np.ndarray, waiting: np.ndarray, step: np.ndarray, room: np.ndarray, part: int) -> np.ndarray:
+    """Return the first rows that fit into a part, at least one, and take their load from its room."""
+    loads = np.cumsum(step[waiting[rows]])
+    count = max(1, int(np.searchsorted(loads, room[part], side="right"))) if len(rows) else 0
+    room[part] -= loads[count - 1] if count else 0
+    return rows[:count]
+
+
+def _deal(owner: np.ndarray, nodes: np.ndarray, step: np.ndarray, room: np.ndarray) -> None:
+    """Give each of the nodes, heavy ones first, to the part that is emptiest then."""
+    heap = [(-free, part) for part, free in enumerate(room)]
+    heapify(heap)
+    for node in nodes[np.argsort(-step[nodes], kind="stable")]:
+        filled, part = heap[0]
+        owner[node] = part
+        heapreplace(heap, (filled + step[node], part))
