@@ -90,7 +90,7 @@ def _forward(
 @triton.jit(do_not_specialize=passes.VARYING)
 def _gradients(
     own, own_row, own_head, far, far_row, far_head, own_2, own_2_row, own_2_head, far_2, far_2_row, far_2_head, stats,
-    bias, bias_row, bias_head, grad, grad_row, grad_head, grad_2, grad_2_row, grad_2_head, grad_bias, grad_bias_row,
+    out, out_row, out_head, lse, grad_lse, bias, bias_row, bias_head, grad, grad_row, grad_head, grad_2, grad_2_row, grad_2_head, grad_bias, grad_bias_row,
     grad_bias_head, partial, partial_2, indptr, indices, order, edge_ids, dropout_ids, num_rows, num_slots, factor,
     head_offset, seed_high, seed_low, drop_threshold, keep_scale, DROPOUT: tl.constexpr,
     ADDITIVE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr,
@@ -100,7 +100,8 @@ def _gradients(
 
     Over in-edges own, far, own_2, far_2 are q, k, grad_out, v, and grad is the gradient of q. Over out-edges, whose
     positions are in order, they are k, q, v, grad_out, and grad and grad_2 are the gradients of k and v. In both cases
-    own . far gives the scores, and own_2 . far_2 the gradients of the kept weights.
+    own . far gives the scores, and own_2 . far_2 the gradients of the kept weights. The pass over in-edges also writes
+    the stats of rows, which the one over out-edges reads.
 
     With additive scores, the gradient of q (or of k) takes one product of rows per edge. The CPU takes one per row, but
     that needs sums of another D numbers: in registers, and in memory for each piece.
@@ -120,7 +121,9 @@ def _gradients(
     sums = tl.zeros((BLOCK_H,) if ADDITIVE else (BLOCK_H, BLOCK_D), dtype)
     sums_2 = tl.zeros((BLOCK_H, BLOCK_D), dtype)
     if order is None:
-        lse, delta = blocks.load_stats(stats, one_row, (heads < H)[None, :], heads, H)
+        results = blocks.load(out, one_row, inside, out_row, out_head, heads, columns, ALIGN)
+        row_lse, delta = blocks.make_stats(stats, row, number, lse, grad_lse, mine_2, results, heads, H)
+        count = 0 if grad is None and grad_bias is None else count
     for first in range(0, count, BLOCK_E):
         lanes, real, wanted, present = blocks.lanes_of(first, count, heads, inside, H, BLOCK_E)
         ends = tl.load(indices + begin + lanes, mask=real, other=0).to(tl.int64)
@@ -130,28 +133,27 @@ def _gradients(
         scores, slopes = _scores(mine, theirs, factor, ADDITIVE)
         positions = blocks.ids_of(order, begin + lanes, real)
         if order is not None:
-            lse, delta = blocks.load_stats(stats, ends, wanted, heads, H)
+            row_lse, delta = blocks.load_stats(stats, ends, wanted, heads, H)
         edges = blocks.ids_of(edge_ids, positions, real)
-        exists = wanted
         if bias is not None:
             terms = blocks.load_numbers(bias, edges, wanted, bias_row, bias_head, heads)
             scores += terms
             wanted, theirs = blocks.without_removed(wanted, terms, theirs)
             wanted, theirs_2 = blocks.without_removed(wanted, terms, theirs_2)
         kept, grads = blocks.edge_gradients(
-            scores, lse, delta, mine_2, theirs_2, wanted, dropout_ids, positions, real, heads, head_offset, seed_high,
+            scores, row_lse, delta, mine_2, theirs_2, wanted, dropout_ids, positions, real, heads, head_offset, seed_high,
             seed_low, drop_threshold, keep_scale, DROPOUT,
         )  # fmt: skip
         if grad_bias is not None:
-            at = grad_bias + edges[:, None] * grad_bias_row + heads[None, :] * grad_bias_head
-            tl.store(at, grads.to(grad_bias.dtype.element_ty), mask=exists)
+            exists = real[:, None] & (heads < H)[None, :]  # those that the bias removes, too
+            blocks.store_numbers(grad_bias, edges, grads, exists, grad_bias_row, grad_bias_head, heads)
         if ADDITIVE:
             sums += tl.sum(grads * slopes, 0)
         else:
             sums += tl.sum(grads[:, :, None] * theirs, 0)
         if grad_2 is not None:
             sums_2 += tl.sum(kept[:, :, None] * theirs_2, 0)
-    if ADDITIVE:
+    if ADDITIVE and grad is not None:
         _heads, one_column, exists = blocks.columns_of(H, 1, BLOCK_H, 1)
         blocks.store_sums(
             grad, grad_row, grad_head, partial, row, slot, pieces, sums[:, None], heads, one_column, exists, H, 1, 1

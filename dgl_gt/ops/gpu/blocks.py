@@ -13,14 +13,16 @@ from .dropout import random_bits
 
 @triton.jit
 def _row_of(indptr, position, num_rows):
-    """Return the row that has this position, by bisection."""
+    """Return the row that has this position; each step reads the beginnings of 32 rows at once."""
     low = position * 0
     high = low + num_rows
     while high - low > 1:
-        middle = (low + high) >> 1
-        is_above = tl.load(indptr + middle) > position
-        low = tl.where(is_above, low, middle)
-        high = tl.where(is_above, middle, high)
+        step = (high - low + 31) // 32
+        rows = low + tl.arange(0, 32) * step
+        begins = tl.load(indptr + rows, mask=rows < high, other=position + 1)
+        below = tl.sum((begins <= position).to(tl.int32), 0)
+        high = tl.minimum(high, low + below * step)
+        low += (below - 1) * step
     return low
 
 
@@ -112,6 +114,13 @@ def load_numbers(array, rows, mask, row_stride, head_stride, heads):
     """Load one number per head of rows in the dtype of sums, (rows, BLOCK_H)."""
     at = array + (rows[:, None] * row_stride + heads[None, :] * head_stride)
     return _widened(tl.load(at, mask=mask, other=0.0))
+
+
+@triton.jit
+def store_numbers(array, rows, numbers, mask, row_stride, head_stride, heads):
+    """Store one number per head of rows, (rows, BLOCK_H)."""
+    at = array + (rows[:, None] * row_stride + heads[None, :] * head_stride)
+    tl.store(at, numbers.to(array.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -227,7 +236,24 @@ def store_results(
 
 
 @triton.jit
+def make_stats(stats, row, number, lse, grad_lse, upstream, results, heads, H: tl.constexpr):
+    """Return lse of a row and delta = grad_out . out - grad_lse, (1, BLOCK_H) each; the first piece stores them.
+
+    A score's gradient subtracts weight * delta.
+    """
+    rows, wanted = row + tl.arange(0, 1), (heads < H)[None, :]
+    row_lse = load_numbers(lse, rows, wanted, H, 1, heads)
+    # Where every edge is masked lse becomes inf: exp(score - inf) is 0.
+    row_lse = tl.where(row_lse == float("-inf"), float("inf"), row_lse)
+    delta = tl.sum(upstream * results, 2) - load_numbers(grad_lse, rows, wanted, H, 1, heads)
+    if number == 0:
+        store_numbers(stats, rows, row_lse, wanted, 2 * H, 1, heads)
+        store_numbers(stats + H, rows, delta, wanted, 2 * H, 1, heads)
+    return row_lse, delta
+
+
+@triton.jit
 def load_stats(stats, rows, mask, heads, H: tl.constexpr):
-    """Return lse and delta of rows, (rows, BLOCK_H) each, as ``passes.py`` writes them."""
+    """Return lse and delta of rows, (rows, BLOCK_H) each, as ``make_stats`` stores them."""
     lse = load_numbers(stats, rows, mask, 2 * H, 1, heads)
     return lse, load_numbers(stats + H, rows, mask, 2 * H, 1, heads)

@@ -21,33 +21,17 @@ from . import blocks
 from .dropout import halves
 
 # Edges of a piece; more where there would be over _MAX_SLOTS pieces.
-_MIN_PIECE = 256
+_MIN_PIECE = 128
 _MAX_SLOTS = 2**14
-# Bytes that a warp reads at once. A program takes as many heads as fit into it, because one warp sums without barriers.
-_WARP_BYTES = 512
+# Bytes of a row that a program reads, and twice as many where an edge has one row and not two: it takes as many heads as
+# fit into them. Programs of other heads come after those of all rows, so that a smaller share of K and V is in use at a
+# time, and more of it in the cache.
+_ROW_BYTES = 256
+# Bytes of a wider head for each warp; one warp sums without barriers.
+_WARP_BYTES = 1024
 
 # Arguments that vary between calls. Triton must not compile a kernel again because one is 1 or a multiple of 16.
 VARYING = ("num_rows", "num_slots", "head_offset", "seed_high", "seed_low", "drop_threshold")
-
-
-@triton.jit(do_not_specialize=VARYING)
-def _stats(
-    grad_out, grad_out_row, grad_out_head, out, out_row, out_head, lse, grad_lse, stats, num_rows, H: tl.constexpr,
-    D: tl.constexpr, ALIGN: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """Write lse and delta = grad_out . out - grad_lse of each row; a score's gradient subtracts weight * delta."""
-    heads, columns, inside = blocks.columns_of(H, D, BLOCK_H, BLOCK_D)
-    block = tl.program_id(0).to(tl.int64)
-    rows, _real, wanted, present = blocks.lanes_of(block * BLOCK_E, num_rows, heads, inside, H, BLOCK_E)
-    upstream = blocks.load(grad_out, rows, present, grad_out_row, grad_out_head, heads, columns, ALIGN)
-    results = blocks.load(out, rows, present, out_row, out_head, heads, columns, ALIGN)
-    at = rows[:, None] * H + heads[None, :]
-    row_lse = tl.load(lse + at, mask=wanted, other=0.0)
-    delta = tl.sum(upstream * results, 2) - tl.load(grad_lse + at, mask=wanted, other=0.0)
-    # Where every edge is masked lse becomes inf: exp(score - inf) is 0.
-    at += rows[:, None] * H
-    tl.store(stats + at, tl.where(row_lse == float("-inf"), float("inf"), row_lse), mask=wanted)
-    tl.store(stats + at + H, delta, mask=wanted)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -98,13 +82,12 @@ def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, 
     values |= dict(lse=lse.contiguous(), grad_lse=grad_lse.contiguous(), partial_top=None, partial_total=None)
     slots, sums = values["num_slots"], accumulation_dtype(q.dtype)
     values["stats"] = q.new_empty(csc.num_dst, 2, q.shape[1], dtype=sums)
-    launch(_stats, triton.cdiv(csc.num_dst, values["BLOCK_E"]), values)
-    values |= dict(lse=None, partial=q.new_empty(slots, *q.shape[1:], dtype=sums), partial_2=None)
-    if values["grad_q"] is not None or values["grad_bias"] is not None:
-        over_in_edges = _renamed(values, own="q", far="k", own_2="grad_out", far_2="v", grad="grad_q", grad_2=None)
-        launch(kernel, slots + csc.num_dst, over_in_edges)
-        if values["grad_q"] is not None:
-            _merge_gradient(values, "grad_q", "partial")
+    values |= dict(partial=q.new_empty(slots, *q.shape[1:], dtype=sums), partial_2=None)
+    over_in_edges = _renamed(values, own="q", far="k", own_2="grad_out", far_2="v", grad="grad_q", grad_2=None)
+    launch(kernel, slots + csc.num_dst, over_in_edges)
+    values |= dict(out=None, lse=None, grad_lse=None)
+    if values["grad_q"] is not None:
+        _merge_gradient(values, "grad_q", "partial")
     if values["grad_k"] is not None:
         values |= dict(indptr=csc.rev_indptr, indices=csc.rev_dst, num_rows=csc.num_src, order=csc.rev_position)
         values |= dict(grad_bias=None, partial_2=q.new_empty(slots, *v.shape[1:], dtype=sums))
@@ -135,7 +118,7 @@ def _arguments(csc, arrays, setting, dropout_p, seed):
     piece = max(_MIN_PIECE, triton.next_power_of_2(triton.cdiv(csc.num_edges, _MAX_SLOTS)))
     slots = csc.num_edges // piece if csc.num_edges >= 2 * piece else 0
     values = dict(H=num_heads, D=head_dim, ALIGN=align, PIECE=piece, num_slots=slots)
-    values |= _tile(num_heads, head_dim, arrays["v"].element_size())
+    values |= _tile(num_heads, head_dim, arrays["v"].element_size(), setting[1])
     values |= dict(indptr=csc.indptr, indices=csc.indices, num_rows=csc.num_dst, order=None)
     values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
     values |= dict(dropout_ids=csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids)
@@ -152,14 +135,17 @@ def _arguments(csc, arrays, setting, dropout_p, seed):
     return values
 
 
-def _tile(num_heads, head_dim, element_bytes):
+def _tile(num_heads, head_dim, element_bytes, additive):
     """Return the shape of the block that a program reads at once, and its number of warps."""
     block_d = triton.next_power_of_2(head_dim)
-    block_h = min(triton.next_power_of_2(num_heads), max(1, _WARP_BYTES // (block_d * element_bytes)))
-    warps = min(8, max(1, block_h * block_d * element_bytes // _WARP_BYTES))
-    # 32 elements of keys per thread (16 of float64), and as many of values; with more edges at once, blocks would often
-    # be half empty.
-    edges = min(16, max(4, 4096 * warps // (block_h * block_d * max(4, element_bytes))))
+    row_bytes = 2 * _ROW_BYTES if additive else _ROW_BYTES
+    block_h = min(triton.next_power_of_2(num_heads), max(1, row_bytes // (block_d * element_bytes)))
+    columns = block_h * block_d
+    warps = min(8, max(1, columns * element_bytes // _WARP_BYTES))
+    # 16 elements of keys per thread (8 of float64), and as many of values: with more, fewer warps run at a time. Additive
+    # scores have no rows of keys.
+    summed_bytes = element_bytes if additive else max(4, element_bytes)
+    edges = min(16, max(4, 2048 * warps // (columns * summed_bytes)))
     return dict(BLOCK_E=edges, BLOCK_H=block_h, BLOCK_D=block_d, num_warps=warps)
 
 
