@@ -4,21 +4,27 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK = 1024
+_GROUPS = 256  # of four elements, which share 64 random bits
 
 
-@triton.jit(do_not_specialize=["numel", "seed_high", "seed_low", "threshold"])
-def _drop(x, out, ids, numel, columns, seed_high, seed_low, threshold, scale, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < numel
-    row, column = offsets // columns, offsets % columns
+@triton.jit(do_not_specialize=["num_rows", "seed_high", "seed_low", "threshold"])
+def _drop(
+    x, out, ids, num_rows, columns, seed_high, seed_low, threshold, scale, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr
+):  # fmt: skip
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    groups = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
+    keys = rows
     if ids is not None:
-        row = tl.load(ids + row, mask=inside, other=0)
-    bits = random_bits(seed_high, seed_low, row * 65536 + (column // 4 + 1))
-    lane = (bits >> (column % 4 * 16).to(tl.uint64)).to(tl.int32) & 0xFFFF
-    values = tl.load(x + offsets, mask=inside, other=0.0)
-    kept = tl.where(lane >= threshold, values.to(tl.float32) * scale, 0.0)
-    tl.store(out + offsets, kept.to(values.dtype), mask=inside)
+        keys = tl.load(ids + rows, mask=rows < num_rows, other=0)
+    bits = random_bits(seed_high, seed_low, keys[:, None] * 65536 + (groups[None, :] + 1))
+    drawn = (bits[:, :, None] >> (tl.arange(0, 4) * 16).to(tl.uint64)[None, None, :]).to(tl.int32) & 0xFFFF
+    drawn = tl.reshape(drawn, (BLOCK_R, BLOCK_G * 4))
+    column = tl.program_id(1) * (BLOCK_G * 4) + tl.arange(0, BLOCK_G * 4)
+    inside = (rows < num_rows)[:, None] & (column < columns)[None, :]
+    at = rows[:, None] * columns + column[None, :]
+    values = tl.load(x + at, mask=inside, other=0.0)
+    kept = tl.where(drawn >= threshold, values.to(tl.float32) * scale, 0.0)
+    tl.store(out + at, kept.to(values.dtype), mask=inside)
 
 
 def drop(x, seed, ids, threshold, scale):
@@ -26,9 +32,11 @@ def drop(x, seed, ids, threshold, scale):
     x, out = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
         ids = None if ids is None else ids.contiguous()
+        block = min(_GROUPS, triton.next_power_of_2(triton.cdiv(x.shape[1], 4)))
+        blocks = triton.cdiv(len(x), _GROUPS // block), triton.cdiv(x.shape[1], 4 * block)
+        sizes = dict(BLOCK_R=_GROUPS // block, BLOCK_G=block)
         with torch.cuda.device_of(x):  # does nothing on the CPU, where Triton's interpreter runs
-            blocks = (triton.cdiv(x.numel(), _BLOCK),)
-            _drop[blocks](x, out, ids, x.numel(), x.shape[1], *halves(seed), threshold, scale, BLOCK=_BLOCK)
+            _drop[blocks](x, out, ids, len(x), x.shape[1], *halves(seed), threshold, scale, **sizes)
     return out
 
 
