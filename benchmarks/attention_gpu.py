@@ -7,7 +7,7 @@ a network.
 All tools run in this process on the same graph, by default a random one, and the same inputs, in turn, each after an
 untimed pass. A figure is the median over runs; memory is the allocator's peak beyond the inputs. ``rows`` is the rate at
 which rows are read along the edges: two rows per edge in each of three passes. PyG, where it is installed: the message
-path of its ``TransformerConv``, without its projections.
+path of its ``TransformerConv``, without its projections, as it is and compiled.
 """
 
 from __future__ import annotations
@@ -94,13 +94,15 @@ def measure(graph: CSC, heads: int, width: int, runs: int, device: str) -> list[
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(graph.num_src, heads, width, generator=generator) for _ in range(4)]
     reference = plain(graph, *(each.to(device) for each in drawn[:3]))
-    peers = [("torch", plain), ("PyG", pyg_attention(graph, heads, width))]
+    peers = [("torch", plain)]
+    if pyg := pyg_attention(graph, heads, width):
+        peers += [("PyG", pyg), ("PyG compiled", torch.compile(pyg, dynamic=False))]
     tools = [("dgl-gt", sparse_attention, dtype) for dtype in DTYPES]
-    tools += [(name, attend, dtype) for name, attend in peers if attend for dtype in DTYPES[:2]]
+    tools += [(name, attend, dtype) for name, attend in peers for dtype in DTYPES[:2]]
     for name, attend, dtype in tools:
         *tensors, upstream = (each.to(device, dtype).requires_grad_() for each in drawn)
-        tolerance = 1e-3 if dtype == torch.float32 else 0.1
-        torch.testing.assert_close(attend(graph, *tensors).detach().float(), reference, rtol=tolerance, atol=tolerance)
+        error = float((attend(graph, *tensors).detach().float() - reference).norm() / reference.norm())
+        assert error < (1e-4 if dtype == torch.float32 else 2e-2), f"{name} in {dtype} is off by {error}"
         upstream = upstream.detach()
         step(attend, graph, tensors, upstream, device)
         steps = [step(attend, graph, tensors, upstream, device) for _ in range(runs)]
