@@ -48,7 +48,8 @@ def add_commands(commands) -> None:
         help="partition a graph into shards",
         description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
         epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], a folder or a pattern of .parquet, .csv or .tsv tables, s3://..., Matrix Market .mtx, .mat, "
-        "GraphML, GML, GEXF, Pajek .net or node-link .json file, dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
+        "GraphML, GML, GEXF, Pajek .net, node-link .json or PyG .pt file, dgl:NAME, pyg:NAME, ogb:NAME or "
+        "sample:communities?nodes=20000&seed=0",
     )
     add_options(command)
     show_at_first(command, _COMMON)

@@ -39,7 +39,7 @@ _KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", ".mtx", ".mat", *_EDG
 _ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .parquet, a folder, a pattern or an address of tables, .graph "
     "(METIS), .mtx (Matrix Market), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
-    "(node-link), dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
+    "(node-link), dgl:NAME, pyg:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
     "array (2, E) of edges"
 )
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
@@ -83,7 +83,7 @@ def load_graph(
           Other arrays are left out. Large arrays of an uncompressed archive are memory-mapped.
         - ``*.npy``: only ``edge_index``, memory-mapped.
         - ``*.bin``, ``*.dgl``: one homogeneous graph written by ``dgl.save_graphs``.
-        - ``*.pt``: one ``Data`` of PyG written by ``torch.save``.
+        - ``*.pt``: one ``Data`` of PyG written by ``torch.save``, or what PyG has processed of a data set with one graph.
         - ``*.csv``, ``*.tsv``, ``*.txt``, ``*.edges``, ``*.edgelist``, ``*.el``, also ``.gz``: one edge per line, see
           docs/cli.md; also a Matrix Market file under such a name.
         - ``*.parquet``, a folder, a pattern, an address such as ``s3://bucket/edges/``: tables of edges in CSV, TSV and
@@ -91,7 +91,8 @@ def load_graph(
         - ``*.graph``, also ``.gz``: a METIS file.
         - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy.
         - ``*.graphml``, ``*.gml``, ``*.gexf``, ``*.net`` (Pajek), ``*.json`` (node-link): read by networkx.
-        - ``dgl:NAME?raw_dir=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data`` or ``ogb.nodeproppred``.
+        - ``dgl:NAME?raw_dir=DIR``, ``pyg:NAME?root=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data``, of
+          ``torch_geometric.datasets`` or of ``ogb``.
         - ``sample:communities?nodes=20000&degree=20&classes=10&features=64&signal=0.55&seed=0``: a generated graph
           of communities.
         - An array or tensor of integers, (2, E), sources first, or a tuple ``(src, dst)`` of two of shape (E,).
@@ -295,6 +296,10 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
         from .dgl_graphs import dgl_dataset
 
         return dgl_dataset(source)
+    if source.startswith("pyg:"):
+        from .pyg_datasets import pyg_dataset
+
+        return pyg_dataset(source)
     if source.startswith("ogb:"):
         from .ogb_datasets import ogb_dataset
 
@@ -315,7 +320,7 @@ def _open_file(path: Path, options: SourceOptions) -> COOGraph:
     kind = _file_kind(path)
     if kind not in _KINDS:
         looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
-        hint = f"; for a data set write ogb:{path} or dgl:{path}" if looks_like_data_set else ""
+        hint = f"; for a data set write ogb:{path}, pyg:{path} or dgl:{path}" if looks_like_data_set else ""
         raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
     path = regular_file(path)
     if kind == ".mtx" or (kind in _EDGE_LISTS and is_matrix_market(path)):

@@ -113,6 +113,8 @@ def named_source(dice, material):
         f"sample:{dice.pick(names)}?",
         "dgl:",
         "ogb:",
+        "pyg:",
+        "pyg:x/y?root=in&",
         "dgl:x?",
         "ogb:x?root=in&",
     )
