@@ -192,15 +192,15 @@ def csc(graph, device=None, num_nodes=None):
 
     Parameters
     ----------
-    graph : dgl.DGLGraph, CSC or torch.Tensor
+    graph : dgl.DGLGraph, CSC, torch.Tensor or torch_geometric.data.Data
         A DGL graph or block with one edge type; or a CSC, which is returned as it is; or an ``edge_index`` as in PyG,
-        (2, E) int32 or int64, with the source of each edge in row 0 and the destination in row 1. After edges or nodes
-        are added or removed, the next call makes the CSC again.
+        (2, E) int32 or int64, with the source of each edge in row 0 and the destination in row 1; or a ``Data``, which
+        stands for its ``edge_index``. After edges or nodes are added or removed, the next call makes the CSC again.
     device : torch.device, optional
         Device of the result; the graph's own device by default.
     num_nodes : int, or pair of int, optional
-        Number of nodes of an ``edge_index``, which needs it; or the numbers of sources and of destinations, if these
-        are numbered separately.
+        Number of nodes of an ``edge_index``, which needs it (a ``Data`` has its own); or the numbers of sources and of
+        destinations, if these are numbered separately.
 
     Returns
     -------
@@ -215,12 +215,14 @@ def csc(graph, device=None, num_nodes=None):
     """
     if isinstance(graph, CSC):
         return graph if device is None else graph.to(device)
+    if is_pyg_data(graph):
+        graph, num_nodes = graph.edge_index, graph.num_nodes if num_nodes is None else num_nodes
     if isinstance(graph, torch.Tensor):
         return _on(device, *_of_edge_index(graph, num_nodes))
     if not is_dgl_graph(graph):
         raise ValueError(
-            f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC, or an edge_index, a "
-            "tensor (2, edges) of whole numbers"
+            f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC, a Data of PyG with an "
+            "edge_index, or an edge_index, a tensor (2, edges) of whole numbers"
         )
     if len(graph.canonical_etypes) != 1:
         raise ValueError(
@@ -241,6 +243,12 @@ def is_dgl_graph(graph):
     """Return whether `graph` is a DGL graph or block. Whoever passes one has imported DGL."""
     dgl = sys.modules.get("dgl")
     return dgl is not None and isinstance(graph, dgl.DGLGraph)
+
+
+def is_pyg_data(graph):
+    """Return whether `graph` is a ``Data`` of PyG that has edges. Whoever passes one has imported PyG."""
+    data = sys.modules.get("torch_geometric.data.data")
+    return data is not None and isinstance(graph, data.Data) and graph.edge_index is not None
 
 
 def _on(device, home, by_device):

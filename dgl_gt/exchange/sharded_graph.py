@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
-from dgl_gt.structure import CSC, csc, is_dgl_graph
+from dgl_gt.structure import CSC, csc, is_dgl_graph, is_pyg_data
 from dgl_gt.torch_internals import is_inside_ddp, is_transformed
 
 from .halo import Halo, deep_views
@@ -291,13 +291,13 @@ def checked_device(device) -> torch.device:
 
 
 def as_view(graph, feat: Tensor | None = None, module: nn.Module | None = None) -> View:
-    """Return the view of a ShardedGraph, DGL graph or block, CSC or ``edge_index``; a view is returned as it is.
+    """Return the view of a ShardedGraph, DGL graph or block, CSC, ``edge_index`` or ``Data``; a view is returned as it is.
 
     Graphs that one process holds get ``Local``. ``feat`` are the features. A DGL graph may stay on the CPU, and its
-    structure is copied to their device once. An ``edge_index`` takes its number of nodes from them. ``module`` is the
-    layer whose forward pass on a ``ShardedGraph`` begins; layers of a larger model of this package get a view. Raises
-    ``ValueError`` if ``graph`` is none of these, an ``edge_index`` does not fit the features, or a DGL graph has
-    several edge types or edges between two types of nodes.
+    structure is copied to their device once. An ``edge_index``, or that of a ``Data``, takes its number of nodes from
+    them. ``module`` is the layer whose forward pass on a ``ShardedGraph`` begins; layers of a larger model of this
+    package get a view. Raises ``ValueError`` if ``graph`` is none of these, an ``edge_index`` does not fit the features,
+    or a DGL graph has several edge types or edges between two types of nodes.
     """
     device = None if feat is None else feat.device
     if isinstance(graph, SeededView):
@@ -322,11 +322,11 @@ def as_view(graph, feat: Tensor | None = None, module: nn.Module | None = None) 
                 f"{destination!r} nodes"
             )
         return Local(structure)
-    if isinstance(graph, (CSC, Tensor)):
+    if isinstance(graph, (CSC, Tensor)) or is_pyg_data(graph):
         return Local(csc(graph, device, None if feat is None else len(feat)))
     raise ValueError(
-        f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC, an edge_index or a "
-        "ShardedGraph. Make a graph with dgl.graph(...), or load shards with dgl_gt.load(directory)"
+        f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC, an edge_index, a Data of PyG with "
+        "one or a ShardedGraph. Make a graph with dgl.graph(...), or load shards with dgl_gt.load(directory)"
     )
 
 

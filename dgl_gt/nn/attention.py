@@ -185,7 +185,7 @@ class BiasedMHA(EdgeAttention):
 
         Parameters
         ----------
-        graph : DGLGraph, DGL block, CSC, ShardedGraph, or Tensor (2, E)
+        graph : DGLGraph, DGL block, CSC, ShardedGraph, Data of PyG, or Tensor (2, E)
             Graph along whose edges nodes attend; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`.
         feat : Tensor, floating point, (N_src, C)
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the

@@ -91,7 +91,7 @@ class GraphConv(nn.Module):
 
         Parameters
         ----------
-        graph : DGLGraph, DGL block, CSC, ShardedGraph, or Tensor (2, E)
+        graph : DGLGraph, DGL block, CSC, ShardedGraph, Data of PyG, or Tensor (2, E)
             Graph along whose edges rows are summed; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`.
         feat : Tensor, floating point, (N_src, in_feats)
             Node features: for a block those of its sources (destinations first), for a ``ShardedGraph`` those of the

@@ -71,6 +71,29 @@ def test_modules_give_the_numbers_of_the_structure(gradients, make, bias, dtype)
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("make", "bias"), MODULES.values(), ids=MODULES)
+def test_a_data_and_a_typed_edge_index_of_pyg_will_do(make, bias):
+    pytest.importorskip("torch_geometric", reason="PyG is not installed: pip install torch_geometric")
+    from torch_geometric import EdgeIndex
+    from torch_geometric.data import Data, HeteroData
+
+    module, feat = make().double().eval(), features()
+    data = Data(x=feat, edge_index=EDGE_INDEX)
+    more = [feat] if bias is None else [feat, bias]
+    expected = module(EDGE_INDEX, *more)
+    for graph in (data, EdgeIndex(EDGE_INDEX, sparse_size=(NODES, NODES)), Data(edge_index=EDGE_INDEX)):
+        assert torch.equal(module(graph, *more), expected)
+    for graph in (Data(x=feat), HeteroData()):
+        with pytest.raises(ValueError, match=f"graph is a {type(graph).__name__}.*edge_index"):
+            module(graph, *more)
+
+
+def test_csc_counts_the_nodes_of_a_data():
+    data = pytest.importorskip("torch_geometric.data", reason="PyG is not installed: pip install torch_geometric").Data
+    graph = data(edge_index=EDGE_INDEX, num_nodes=NODES)
+    assert csc(graph).num_src == csc(graph).num_dst == NODES and csc(graph) is csc(EDGE_INDEX, num_nodes=NODES)
+
+
 def test_batch_norm_takes_it():
     feat = features()
     expected = torch.nn.BatchNorm1d(C).double()(feat)

@@ -69,7 +69,7 @@ class NodeModel(nn.Module):
 
         Parameters
         ----------
-        graph : DGLGraph, CSC, ShardedGraph, Tensor (2, E), or list of ``L`` DGL blocks
+        graph : DGLGraph, CSC, ShardedGraph, Data of PyG, Tensor (2, E), or list of ``L`` DGL blocks
             Graph along whose edges nodes attend; a tensor is an ``edge_index``, see :func:`dgl_gt.csc`. A list gives each
             layer its own block, outermost first, as DGL's samplers return them.
         feat : Tensor, floating point, (N_src, in_dim)
