@@ -123,6 +123,24 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def backward_number() -> int:
+    """Return the number of the backward pass that is running on this thread.
+
+    ``torch._C._current_graph_task_id``, in torch 2.4 to 2.13. Without it, ``dgl_gt.pyg.distribute_whole`` fails in
+    backward: ``AttributeError``.
+    """
+    return torch._C._current_graph_task_id()
+
+
+def after_backward(function) -> None:
+    """Call a function when the backward pass that is running has ended; DistributedDataParallel waits for buckets so.
+
+    ``torch.autograd.Variable._execution_engine.queue_callback``, in torch 2.4 to 2.13. Without it,
+    ``dgl_gt.pyg.distribute_whole`` fails in backward: ``AttributeError``.
+    """
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
 def schema_of(operation):
     """Return the schema of an ``OpOverload``: names of arguments, and what it writes or returns in another form.
 

@@ -109,7 +109,7 @@ MAY_IMPORT = {
     "dgl_gt.model_config": {"dgl_gt.partition.errors", "dgl_gt.settings"},
     "dgl_gt.structure": set(),
     "dgl_gt.dgl_part": {"dgl_gt.ops.dispatch"},
-    "dgl_gt.pyg": {"dgl_gt.partition.errors", "dgl_gt.exchange", "dgl_gt.nn"},
+    "dgl_gt.pyg": {"dgl_gt.partition", "dgl_gt.comm", "dgl_gt.exchange", "dgl_gt.nn", "dgl_gt.torch_internals"},
     "dgl_gt.torch_internals": set(),
     "dgl_gt.ops": {"dgl_gt.structure", "dgl_gt.torch_internals"},
     "dgl_gt.comm": {"dgl_gt.partition.errors", "dgl_gt.torch_internals"},

@@ -116,9 +116,10 @@ CASES = {
 
 def sample():
     rng = np.random.default_rng(0)
-    src, dst = rng.integers(0, NODES, (2, EDGES))
+    src, dst = rng.integers(0, NODES - 2, (2, EDGES))  # the last two nodes are isolated
     src[-15:] = 3  # a hub
     src[:3] = dst[:3]  # self-loops
+    src[src == 5], dst[dst == 6] = 7, 8  # no edge leaves the one, none reaches the other
     edges = {"length": rng.random((EDGES, 2)), "weight": rng.random(EDGES) + 0.5, "kind": rng.integers(0, 2, EDGES)}
     return from_edges(src, dst, NODES, {"feat": rng.standard_normal((NODES, WIDTH))}, edges)
 

@@ -136,7 +136,8 @@ def test_what_needs_more_than_a_part_is_refused_by_name(tmp_path):
         p.TopKPooling(8),
     ]
     wrong += [nn.BatchNorm2d(3), p.GCNConv(8, 4, flow="target_to_source"), p.models.SGFormer(8, 8, 4)]
-    wrong += [p.BatchNorm(8, allow_single_element=True), p.SAGEConv(-1, 4).lin_l]
+    wrong += [p.BatchNorm(8, allow_single_element=True), p.SAGEConv(-1, 4).lin_l, p.Set2Set(8, 2)]
+    wrong += [p.SAGEConv(8, 4, aggr="lstm").aggr_module]
     for module in wrong:
         with pytest.raises(InputError) as caught:
             dgl_gt.pyg.distribute(nn.Sequential(nn.Linear(8, 8), module), sg)
@@ -144,6 +145,8 @@ def test_what_needs_more_than_a_part_is_refused_by_name(tmp_path):
     conv = dgl_gt.pyg.distribute(p.SAGEConv(8, 4), sg)
     with pytest.raises(InputError, match="119 rows of x"):
         conv(sg.ndata["feat"][1:], sg.edge_index)
+    with pytest.raises(InputError, match="SAGEConv was given a sparse matrix"):
+        conv(sg.ndata["feat"], torch.eye(120).to_sparse_csr())
     conv = dgl_gt.pyg.distribute(p.EdgeConv(p.MLP([16, 8, 4])), sg)
     with pytest.raises(InputError, match="messages of EdgeConv"):
         conv(sg.ndata["feat"], sg.edge_index)

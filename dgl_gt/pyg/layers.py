@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .exchange.sharded_graph import ShardedGraph
-from .nn.batch_norm import BatchNorm
-from .partition.errors import INSTALL_PYG, InputError, import_optional
-
-__all__ = ["REFUSED", "data_of", "distribute"]
+from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.nn.batch_norm import BatchNorm
+from dgl_gt.partition.errors import INSTALL_PYG, InputError, import_optional
 
 # Why layers that read more than the edges to their nodes cannot run on a part.
 _NEEDS_NEIGHBOURS = "it looks for near rows among all nodes; find them before partitioning, and give them as edges"
@@ -44,7 +42,8 @@ REFUSED = {
     "MeshCNNConv": "its edges are the nodes of a mesh",
 }
 _NORMS = ("GraphNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "GraphSizeNorm", "InstanceNorm")
-_MODELS = ("BasicGNN", "GCN", "GraphSAGE", "GIN", "GAT", "PNA", "EdgeCNN", "MLP", "JumpingKnowledge", "DeepGCNLayer")
+_MODELS = {"BasicGNN", "GCN", "GraphSAGE", "GIN", "GAT", "PNA", "EdgeCNN"}
+_MODELS |= {"MLP", "JumpingKnowledge", "DeepGCNLayer", "MaskLabel"}
 
 _running: list[ShardedGraph] = []  # the part on which a layer runs now
 _on_edges: list[str] = []  # the layer whose messages are made now
@@ -72,9 +71,13 @@ def distribute(model: nn.Module, sg: ShardedGraph) -> nn.Module:
             "layers of PyG need all in-edges of a node on one rank, and an exchange in each layer; partition with --cut edge, and "
             "load it with depth 1"
         )
-    base = import_optional("torch_geometric.nn", "dgl_gt.pyg.distribute", INSTALL_PYG).MessagePassing
+    home = import_optional("torch_geometric.nn", "dgl_gt.pyg.distribute", INSTALL_PYG)
+    base = home.MessagePassing
+    in_layers = {part for each in model.modules() if isinstance(each, base) for part in each.modules()}
     for name, each in model.named_modules():
         _check(name or "the model", each)
+        if isinstance(each, home.Aggregation) and each not in in_layers:
+            raise InputError(f"{name} is a {type(each).__name__} outside of a layer, and {_NEEDS_ALL_NODES}")
     part = _Part(sg)
     for each in model.modules():
         module: Any = each
@@ -99,6 +102,10 @@ def _check(name: str, module: Any) -> None:
             raise InputError(f"{name} is a {kind.__name__}, which cannot run on a part: {_NEEDS_ALL_NODES}")
         if kind.__name__ == "LayerNorm" and module.mode == "graph":
             raise InputError(f"{name} is a LayerNorm with mode 'graph', and {_NEEDS_ALL_NODES}; choose mode 'node'")
+        if kind.__name__ in ("LSTMAggregation", "GRUAggregation"):
+            raise InputError(
+                f"{name} is a {kind.__name__}, whose result depends on the order of in-edges, which parts do not keep"
+            )
         if getattr(module, "allow_single_element", False):
             raise InputError(
                 f"{name} is a {kind.__name__} with allow_single_element, and a rank may have one node of many; leave that out"
@@ -144,8 +151,10 @@ def _prepare(module: Any, part: _Part) -> None:
     sys.modules["torch_geometric.nn.conv.gcn_conv"].gcn_norm = norm  # type: ignore[attr-defined]
 
 
-def _begin(module: Any, _: Any) -> None:
+def _begin(module: Any, arguments: tuple) -> None:
     _running.append(module.dgl_gt_part.graph)
+    if any(map(sys.modules["torch_geometric.utils"].is_sparse, arguments)):
+        raise InputError(f"{type(module).__name__} was given a sparse matrix; give it an edge_index, and weights apart")
 
 
 def _end(*_: Any) -> None:
