@@ -37,8 +37,8 @@ def distribute_whole(model: nn.Module, data: Any, shards) -> nn.Module:
     of ``data``, ``data.edge_index``, or ``data`` itself. It returns a row for each node, on every rank. Inside, each rank
     computes the rows of its own nodes, see :func:`distribute`. Losses, metrics and, after ``loss.backward()``, gradients
     are those of one process. Weights and the generators of torch, numpy and Python become those of rank 0, so that all
-    ranks draw the same, except inside the model. Each rank holds ``data`` and the rows that the model returns;
-    hidden rows and messages, which are most of the memory of a step, are divided.
+    ranks draw the same, except inside the model. Each rank holds ``data`` and the rows that the model returns; hidden rows
+    and messages are divided.
 
     Parameters
     ----------

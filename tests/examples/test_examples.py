@@ -97,24 +97,35 @@ def test_the_pyg_script_prints_the_same_losses_across_ranks(tmp_path):
     script, shards = ROOT / "examples" / "from_pyg_script.py", tmp_path / "shards"
     run("-m", "dgl_gt", "partition", "sample:communities?nodes=2000&seed=0", "--parts", 2, "--out", shards)
     plain = figures(run(script, "--epochs", 8), "loss")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
-    distributed = figures(run(*torchrun, script, "--shards", shards, "--epochs", 8), "loss")
     assert len(plain) == 8 and plain[-1] < 0.5 * plain[0]
-    np.testing.assert_allclose(distributed, plain, rtol=1e-4)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--local-ranks-filter", 0]
+    for options in (["--shards", tmp_path / "made"], ["--shards", shards], ["--shards", shards, "--own-rows"]):
+        distributed = figures(run(*torchrun, script, *options, "--epochs", 8), "loss")
+        np.testing.assert_allclose(distributed, plain, rtol=1e-4)
+    assert (tmp_path / "made" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("name", ["from_dgl_script.py", "from_pyg_script.py"])
-def test_every_line_that_differs_in_the_distributed_form_is_marked(name):
+@pytest.mark.parametrize(
+    ("name", "form", "lines"),
+    [
+        ("from_dgl_script.py", "train_distributed", 10),
+        ("from_pyg_script.py", "train_distributed", 3),
+        ("from_pyg_script.py", "train_on_own_rows", 9),
+    ],
+)
+def test_every_line_that_differs_in_the_distributed_form_is_marked(name, form, lines):
     text = (ROOT / "examples" / name).read_text()
     functions = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
 
     def body(name: str) -> list[str]:
         return text.splitlines()[functions[name].body[0].lineno - 1 : functions[name].end_lineno]
 
-    plain, distributed = body("train_plain"), body("train_distributed")
+    plain, distributed = body("train_plain"), body(form)
     assert len(plain) > 10 and len(distributed) > 10
     for line in distributed:
         assert (line not in plain) == ("# <- " in line), line
+    imports = [line for line in text.partition("\ndef ")[0].splitlines() if "# <- added" in line]
+    assert len(imports) + len([line for line in distributed if line not in plain]) == lines
 
 
 def test_the_rows_of_a_pretrained_model_match_nodes():
