@@ -181,8 +181,8 @@ class _Whole:
         if isinstance(value, type(self.data)):
             columns = {key: self.cut(each) for key, each in value.items() if key != "num_nodes"}
             return type(value)(num_nodes=self.sg.num_nodes(), **columns)
-        if not isinstance(value, Tensor) or value.dim() == 0:
-            return value
+        if not isinstance(value, Tensor) or value.dim() == 0 or value.layout != torch.strided:
+            return value  # no rows; layers refuse sparse matrices by name
         if value.dim() == 2 and len(value) == 2 and value.dtype in (torch.int32, torch.int64):
             if value is not self.data.edge_index and not torch.equal(value, self.data.edge_index):
                 raise InputError(

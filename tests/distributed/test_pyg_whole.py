@@ -208,6 +208,8 @@ def refused(*words):
 
 
 def refusals_on_rank(rank, folder):
+    from torch_geometric.nn import SAGEConv
+
     data, distribute = sample(), dgl_gt.pyg.distribute_whole
     model = distribute(Wrong(lambda h: h), data, folder / "shards")
     with refused("239 edges"):
@@ -218,6 +220,11 @@ def refusals_on_rank(rank, folder):
     model = distribute(Wrong(lambda h: h.mean(0)), data, folder / "shards")
     with refused("returned", "(2,)"):
         model(data.x, data.edge_index)
+    model = distribute(SAGEConv(WIDTH, 2).double(), data, folder / "shards")
+    with torch.inference_mode():
+        assert model(data.x, data.edge_index).shape == (NODES, 2)
+    with refused("SAGEConv", "sparse"):
+        model(data.x, torch.eye(NODES).to_sparse())
     other = sample()
     other.edge_index = other.edge_index.flip(1)
     with refused("shards", "another graph"):
