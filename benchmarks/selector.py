@@ -178,7 +178,7 @@ def cell_on_rank(candidates: list[dict], tried: list[int], model: str, hidden: i
 
 def calibrate_on_rank() -> None:
     from dgl_gt.comm.group import Comm
-    from dgl_gt.plan.calibrate import measure
+    from dgl_gt.plan.measure import measure
 
     profile = measure(Comm())
     if int(os.environ["RANK"]) == 0:

@@ -158,7 +158,7 @@ def rank_main(task: dict) -> None:
 
     import dgl_gt
     from dgl_gt.comm.group import Comm
-    from dgl_gt.plan.calibrate import measure
+    from dgl_gt.plan.measure import measure
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

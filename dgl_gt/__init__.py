@@ -13,6 +13,7 @@ _ATTRIBUTES = {
     "csc": "dgl_gt.structure",
     "CSC": "dgl_gt.structure",
     "merge": "dgl_gt.ops.merge",
+    "launch": "dgl_gt.ranks.launch_function",
     "load": "dgl_gt.exchange.load",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
     "Comm": "dgl_gt.comm.group",
@@ -20,7 +21,7 @@ _ATTRIBUTES = {
     "InputError": "dgl_gt.partition.errors",
     "report_costs": "dgl_gt.plan.step_costs",
 }
-_SUBMODULES = ("nn", "partition", "plan", "pyg", "train")
+_SUBMODULES = ("nn", "partition", "plan", "pyg", "report", "train")
 
 __all__ = [*_ATTRIBUTES, *_SUBMODULES, "__version__"]
 

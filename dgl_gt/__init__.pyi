@@ -8,6 +8,7 @@ from dgl_gt.ops.attention import sparse_attention as sparse_attention
 from dgl_gt.ops.merge import merge as merge
 from dgl_gt.partition.errors import InputError as InputError
 from dgl_gt.plan.step_costs import report_costs as report_costs
+from dgl_gt.ranks.launch_function import launch as launch
 from dgl_gt.structure import CSC as CSC
 from dgl_gt.structure import csc as csc
 
@@ -15,6 +16,7 @@ from . import nn as nn
 from . import partition as partition
 from . import plan as plan
 from . import pyg as pyg
+from . import report as report
 from . import train as train
 
 __version__: str

@@ -39,6 +39,7 @@ from .memory_bound import (
     measure_source,
     metis_need,
 )
+from .notebook import stages
 from .transforms.exphormer import check_transforms, transformed
 
 
@@ -126,7 +127,7 @@ def partition(
     force : bool
         Replace ``out`` if it holds shards.
     progress : callable, optional
-        Called as ``progress(stage)``.
+        Called as ``progress(stage)``. By default a notebook shows the stage.
     num_nodes, node_data, node_table, id, ends, fill_missing, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected
         See :func:`dgl_gt.partition.load_graph`.
     random_features, split, stratify
@@ -167,8 +168,9 @@ def partition(
     """
     arguments = locals()  # all of them, by name
     config = PartitionConfig(**{each.name: arguments[each.name] for each in fields(PartitionConfig)})
-    progress = _progress(progress, is_bounded=config.memory is not None)
     with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
+        progress = until_written.enter_context(stages(progress))
+        progress = _progress(progress, is_bounded=config.memory is not None)
         peak_before, resident_before = peak_memory_bytes(), resident_memory_bytes()
         memory = None if config.memory is None else _lowered_to_available(config.memory, progress)
         progress("reading the graph")
@@ -218,7 +220,6 @@ def partition(
 
 def _progress(progress, *, is_bounded: bool):
     """What is called at every stage; within a memory bound it also returns what the stage before has freed."""
-    progress = progress or (lambda stage: None)
 
     def returning(stage: str) -> None:
         return_freed_memory()

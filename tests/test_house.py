@@ -52,6 +52,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.figures",
         "dgl_gt.partition.shards",
     },
+    "dgl_gt.partition.notebook": set(),
     "dgl_gt.partition.console": {"dgl_gt.partition.errors", "dgl_gt.partition.system"},
     "dgl_gt.partition.config": {
         "dgl_gt.partition.errors",
@@ -70,6 +71,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.cuts",
     },
     "dgl_gt.partition.pipeline": {
+        "dgl_gt.partition.notebook",
         "dgl_gt.partition.config",
         "dgl_gt.partition.growth",
         "dgl_gt.partition.memory_bound",
@@ -131,12 +133,18 @@ MAY_IMPORT = {
         "dgl_gt.settings",
         "dgl_gt.torch_internals",
     },
-    "dgl_gt.ranks": {"dgl_gt.partition.console", "dgl_gt.partition.errors", "dgl_gt.partition.system", "dgl_gt.comm"},
+    "dgl_gt.ranks": {
+        "dgl_gt.partition.console",
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.notebook",
+        "dgl_gt.partition.system",
+        "dgl_gt.comm",
+    },
     "dgl_gt.run_files": {
         "dgl_gt.partition.console",
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",
-        "dgl_gt.plan.plan",
+        "dgl_gt.plan.candidates",
     },
     "dgl_gt.train": {
         "dgl_gt.partition",
@@ -150,13 +158,14 @@ MAY_IMPORT = {
         "dgl_gt.run_files",
         "dgl_gt.settings",
     },
-    "dgl_gt.plan.plan": {"dgl_gt.partition"},
+    "dgl_gt.plan.candidates": {"dgl_gt.partition"},
     "dgl_gt.plan": {
         "dgl_gt.partition",
         "dgl_gt.comm",
         "dgl_gt.exchange",
         "dgl_gt.nn",
         "dgl_gt.ops",
+        "dgl_gt.ranks",
         "dgl_gt.run_files",
         "dgl_gt.structure",
         "dgl_gt.torch_internals",

@@ -46,7 +46,7 @@ def test_every_name_that_users_read_is_public(path):
 def public_objects():
     """Each public class and function once, with its name."""
     found = {}
-    for package in (dgl_gt, dgl_gt.nn, dgl_gt.partition, dgl_gt.plan, dgl_gt.train):
+    for package in (dgl_gt, dgl_gt.nn, dgl_gt.partition, dgl_gt.plan, dgl_gt.report, dgl_gt.train):
         for name in package.__all__:
             value = getattr(package, name)
             if callable(value):
@@ -79,7 +79,7 @@ def test_docstrings_of_public_names_send_readers_to_public_names(name, value):
 
 def test_the_public_surface_is_complete():
     """What a user needs for a loop of their own is found without the name of an inner module."""
-    for name in ("load", "ShardedGraph", "csc", "CSC", "merge", "sparse_attention", "Comm", "RankError"):
+    for name in ("launch", "load", "ShardedGraph", "csc", "CSC", "merge", "sparse_attention", "Comm", "RankError"):
         assert callable(getattr(dgl_gt, name))
     for module, names in {
         "train": (
@@ -103,7 +103,13 @@ def test_completion_of_comm_offers_what_pages_use():
     assert all(hasattr(comm, name) for name in dir(comm))
 
 
-LAZY = {dgl_gt: "dgl_gt", dgl_gt.plan: "dgl_gt/plan", dgl_gt.train: "dgl_gt/train", partition: "dgl_gt/partition"}
+LAZY = {
+    dgl_gt: "dgl_gt",
+    dgl_gt.plan: "dgl_gt/plan",
+    dgl_gt.report: "dgl_gt/report",
+    dgl_gt.train: "dgl_gt/train",
+    partition: "dgl_gt/partition",
+}
 
 
 @pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
@@ -125,6 +131,7 @@ def test_type_checkers_see_the_names_that_are_loaded(module):
     homes = {
         "dgl_gt": "_ATTRIBUTES",
         "dgl_gt.plan": "_HOMES",
+        "dgl_gt.report": "_HOMES",
         "dgl_gt.train": "_HOMES",
         "dgl_gt.partition": "_MODULES",
     }[module.__name__]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -14,9 +13,7 @@ from dgl_gt.partition import console
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError, import_optional
 from dgl_gt.partition.figures.costs import machine_costs
-from dgl_gt.partition.figures.profile import MAX_RANKS, Profile
-from dgl_gt.partition.shards.manifest import is_shards
-from dgl_gt.partition.system.atomic_write import new_file
+from dgl_gt.partition.figures.profile import MAX_RANKS
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
 
@@ -181,37 +178,19 @@ def _calibrate(args):
 
 def _calibrate_rank(args, out: Path):
     """Measure on this rank; rank 0 writes the profile. Returns its values, and a table of them."""
-    import yaml
-
     from dgl_gt.comm.group import Comm
-    from dgl_gt.plan.calibrate import measure
+    from dgl_gt.plan.commands import measure_and_keep
 
-    comm = Comm(timeout_s=args.timeout)
-    kept = ""
-    with comm.together(), console.Stages() as progress:
-        profile = measure(comm, progress if comm.rank == 0 else None, quick=args.quick)
-        values = profile.as_dict()
-        if comm.rank == 0:
-            with new_file(out, force=args.force) as file:
-                file.write(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100).encode())
-        if comm.rank == 0 and comm.world_size > 1:
-            progress("costs of the default model")
-            kept = _keep_costs(profile)
+    comm, kept = Comm(timeout_s=args.timeout), ""
+    with comm.together(), console.Stages() as stages:
+        progress = stages if comm.rank == 0 else None
+        profile, problem = measure_and_keep(comm, out, progress, quick=args.quick, force=args.force)
+    if problem:
+        kept = f"\n\n`dgl-gt partition` goes on with its usual costs: {problem}"
+    elif comm.world_size > 1:
+        kept = f"\nwrote {machine_costs()}, by which `dgl-gt partition` balances parts"
+    values = profile.as_dict()
     return values, f"{_profile_table(values, profile.target_weights())}\n\nwrote {out}{kept}"
-
-
-def _keep_costs(profile: Profile) -> str:
-    """Write what a step of the default model costs here, for `dgl-gt partition`; returns where, or why not."""
-    from dgl_gt.plan.planned_step import default_costs_on
-
-    path = machine_costs()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # the new ones do not depend on it
-        default_costs_on(profile).save(path, force=True)
-    except (OSError, InputError) as error:
-        return f"\n\n`dgl-gt partition` goes on with its usual costs: {error}"
-    return f"\nwrote {path}, by which `dgl-gt partition` balances parts"
 
 
 def _profile_table(values: dict, target_weights: list[float]) -> str:
@@ -260,18 +239,8 @@ def _add_report(commands) -> None:
 
 
 def _report(args) -> tuple[dict, str]:
-    from dgl_gt.partition.report.write import write_report
-    from dgl_gt.report.run_report import is_run, write_run_report
+    from dgl_gt.report.of_directory import kind_of
 
-    directory = Path(args.directory)
-    if is_shards(directory):
-        write = write_report
-    elif is_run(directory):
-        write = write_run_report
-    else:
-        problem = "holds neither shards nor a run of training" if os.path.isdir(directory) else "is not a directory"
-        raise InputError(
-            f"{directory} {problem}; name a directory that `dgl-gt partition --out` or `dgl-gt train --out` wrote"
-        )
-    numbers, out = write(args.directory, args.out, force=args.force), Path(args.out)
+    write, out = kind_of(args.directory).write, Path(args.out)
+    numbers = write(args.directory, args.out, force=args.force)
     return numbers, f"wrote {out} and {out.with_suffix('.json')}"

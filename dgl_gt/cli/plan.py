@@ -7,8 +7,6 @@ import warnings
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from dgl_gt.exchange.policy.policy import Policy, is_policy_file
 from dgl_gt.partition import console
 from dgl_gt.partition.command_options import (
@@ -26,12 +24,11 @@ from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
-from dgl_gt.partition.system.allocator import memory_factor_of_ranks
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.plan.plan import NothingFits, Plan, forecast_table, plot, text_of_plan
-from dgl_gt.plan.select import forecast
+from dgl_gt.plan.candidates import NothingFits, Plan, forecast_table, plot, text_of_plan
+from dgl_gt.plan.select import assumed_profile, forecast
 from dgl_gt.run_files.run_record import check_table, compare_with_prediction
 from dgl_gt.train.config import TrainConfig, policy_of
 from dgl_gt.train.task_settings import ASSUMED_CLASSES
@@ -131,9 +128,7 @@ def _plan(args, command: argparse.ArgumentParser):
         return comparison, check_table(comparison)
     _check_options(args)
     config = config_of(args, _OF_CONFIG)
-    profile = read_profile(args.profile, args.preset)
-    if profile.kind == "default":
-        profile = msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks(args.rank_memory is None))
+    profile = assumed_profile(read_profile(args.profile, args.preset), args.rank_memory is None)
     if args.search_policy:
         return _search(args, config, profile)
     policy = policy_of(config.changed(policy=args.policy)) if args.policy else Policy()

@@ -29,8 +29,8 @@ from dgl_gt.train.optimizer import make_optimizer
 from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
 from dgl_gt.train.task import task_class
 
-from .calibrate import available_rank_memory
-from .plan import Plan
+from .candidates import Plan
+from .measure import available_rank_memory
 from .policy_costs import kept_bytes, plan_policy
 from .select import choose, forecast
 from .tracer import Tracer

@@ -15,7 +15,7 @@ from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import MIRROR, WITH_POLICY, StrategyRules, strategy_of
 from dgl_gt.partition.system.units import format_bytes
 
-from .plan import Candidate
+from .candidates import Candidate
 from .select import Search
 from .trace import traced_time
 from .tracer import Tracer

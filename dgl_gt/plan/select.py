@@ -9,6 +9,7 @@ import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
@@ -23,9 +24,10 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import mapped_layout
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.sources.load import load_graph
+from dgl_gt.partition.system.allocator import memory_factor_of_ranks
 from dgl_gt.partition.system.units import format_bytes, format_count
 
-from .plan import Candidate, NothingFits, Plan
+from .candidates import Candidate, NothingFits, Plan
 from .trace import Trace, cut_costs, traced_time
 from .tracer import Tracer
 
@@ -298,8 +300,15 @@ def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate],
 # ---- cuts of shards, and of a graph ----
 
 
+def assumed_profile(profile: Profile, keeps_memory: bool) -> Profile:
+    """The profile, the default one with what the allocator of ranks on this machine adds to their memory."""
+    if profile.kind != "default":
+        return profile
+    return msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks(keeps_memory))
+
+
 def forecast(
-    sources: list[str],
+    sources: list,
     world_sizes: list[int] | None,
     traces_of: Callable[[int], Tracer],
     profile: Profile,
@@ -329,7 +338,9 @@ def forecast(
         raise InputError(f"{other} is not a shard directory; give only shard directories, or a single graph")
     if world_sizes is None:
         if profile.ranks is None:
-            raise InputError("--world-size is missing; give a number of ranks such as 2, or several such as 4,8,16")
+            raise InputError(
+                "world_size (--world-size) is missing; give a number of ranks such as 2, or several such as 4,8,16"
+            )
         world_sizes = [profile.ranks]
     for ranks in world_sizes:
         profile.check_ranks(ranks)
@@ -365,13 +376,13 @@ def forecast(
 
 
 def _plan_of_shards(
-    sources: list[str], world_sizes, traces_of: Callable, profile: Profile, bounds: dict, progress: Callable
+    sources: list, world_sizes, traces_of: Callable, profile: Profile, bounds: dict, progress: Callable
 ) -> dict[int, Plan | NothingFits]:
     cuts = [(str(source), read_figures(read_manifest(source))) for source in sources]
     figures = cuts[0][1]
     if world_sizes not in (None, [figures.parts]):
         raise InputError(
-            f"--world-size is {','.join(map(str, world_sizes))}, but {sources[0]} has {format_count(figures.parts, 'part')}; "
+            f"world_size is {','.join(map(str, world_sizes))}, but {sources[0]} has {format_count(figures.parts, 'part')}; "
             "give the graph instead of its shards to plan for other numbers of ranks"
         )
     profile.check_ranks(figures.parts)

@@ -24,8 +24,8 @@ from dgl_gt.train.run import prepare
 from dgl_gt.train.sufficient_factors import factors_of
 from dgl_gt.train.task import read_task
 
-from .calibrate import available_rank_memory
-from .plan import Candidate, Plan
+from .candidates import Candidate, Plan
+from .measure import available_rank_memory
 from .planned_step import tracer_of
 from .select import choose
 from .watch import step_peak_bytes, time_steps

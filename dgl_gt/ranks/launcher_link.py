@@ -9,11 +9,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dgl_gt.partition.notebook import Bar, in_notebook
 from dgl_gt.partition.system.memory import available_cpus
 from dgl_gt.partition.system.output_checks import process_name
 from dgl_gt.partition.system.units import format_count
@@ -33,7 +34,7 @@ class Launcher(NamedTuple):
     restarts: int  # how often it has started the ranks again
 
     def report(self, **message) -> None:
-        """Send one message through the pipe: ``state=...``, or the fields of a :class:`Failure`."""
+        """Send one message: ``state=...``, ``progress=[...]`` of a bar, or the fields of a :class:`Failure`."""
         with suppress(OSError):  # the launcher has ended, and this rank ends with it
             os.write(self.pipe, json.dumps(message).encode() + b"\n")
 
@@ -42,6 +43,22 @@ def find_launcher() -> Launcher | None:
     """The launcher that started this process as a rank, if there is one."""
     words = os.environ.get(LAUNCHED)
     return Launcher(*map(int, words.split())) if words else None
+
+
+@contextmanager
+def notebook_bar() -> Iterator[Callable | None]:
+    """Give the :class:`Bar` of the cell that runs this, or that launched this rank; None outside of notebooks.
+
+    A rank cannot tell whether its launcher is in a notebook, which shows the bar there and nothing elsewhere.
+    """
+    launcher, bar = find_launcher(), Bar()
+    if launcher:
+        yield lambda *progress: launcher.report(progress=progress)
+    else:
+        try:
+            yield bar if in_notebook() else None
+        finally:
+            bar.close()
 
 
 def restarts() -> int:
@@ -70,6 +87,7 @@ class Failure:
     text: str  # the message; for an error the traceback, for a signal the number, for an exit the exit code
     at_s: float  # by time.monotonic, which is the same in all processes of a machine
     is_input: bool = False  # whether the user can fix the cause of a relayed failure
+    trace: str = ""  # the traceback, which an error of the user's does not show on the command line
 
     @property
     def exit_code(self) -> int:

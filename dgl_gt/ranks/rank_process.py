@@ -43,6 +43,8 @@ _HINT = (
 )
 _NOTE = "dgl_gt/joining/stopped"  # the key of what keeps a rank from joining
 _MAX_TRACEBACK = 20_000  # characters
+_HERE = os.path.dirname(__file__)
+_LOST = "gloo/transport"  # in torch's message where the connection to another rank is lost
 
 
 def run(work, launcher: Launcher | None, timeout: float | None = None, memory_advice=None):
@@ -125,13 +127,19 @@ def _report_first_signal(launcher: Launcher) -> None:
 
 def _failure_of(error: Exception) -> Failure:
     text, problem, now = str(error), _allocation_problem(error), time.monotonic()
+    frames = error.__traceback__
+    while frames and frames.tb_next and frames.tb_frame.f_code.co_filename.startswith(_HERE):
+        frames = frames.tb_next  # to where the work begins
+    trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()[-_MAX_TRACEBACK:]
     if isinstance(error, RankError):
         return Failure("relayed", text, now, is_input=isinstance(error, InputError))
+    if _LOST in text:  # in a loop of the user's that calls torch's collectives
+        return Failure("relayed", f"a rank has ended: {text}", now, trace=trace)
     if isinstance(error, InputError):
-        return Failure("input", text, now)
+        return Failure("input", text, now, trace=trace)
     if problem is not None:
-        return Failure("memory", problem, now)
-    return Failure("error", "".join(traceback.format_exception(error)).rstrip()[-_MAX_TRACEBACK:], now)
+        return Failure("memory", problem, now, trace=trace)
+    return Failure("error", trace, now)
 
 
 def _allocation_problem(error: BaseException) -> str | None:

@@ -48,18 +48,24 @@ def write_run_report(directory, out, *, force: bool = False) -> dict:
         A file of the run is damaged; or ``out`` does not end in .html, is in the directory of the run, exists or cannot
         be written.
     """
-    page, of_run = Path(out), Path(os.path.realpath(directory))
-    for path in (page, page.parent / f"{page.stem}.json"):
+    target, of_run = Path(out), Path(os.path.realpath(directory))
+    for path in (target, target.parent / f"{target.stem}.json"):
         if of_run in Path(os.path.realpath(path)).parents:
             raise InputError(
                 f"{path} would be in the directory of the run, which --force replaces only while it holds nothing else; "
                 "choose another place"
             )
     targets = pages.check_targets(out, force=force)
+    numbers, page = make_run_report(directory)
+    pages.write_both(targets, page, numbers, force=force)
+    return numbers
+
+
+def make_run_report(directory) -> tuple[dict, str]:
+    """The numbers of a run, and their page."""
     run = read_run(directory)
     numbers = _numbers(run)
-    pages.write_both(targets, _page(run, numbers), numbers, force=force)
-    return numbers
+    return numbers, _page(run, numbers)
 
 
 def _page(run: RunFiles, numbers: dict) -> str:

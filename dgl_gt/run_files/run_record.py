@@ -17,7 +17,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import LONGEST_RECORD_BYTES
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.partition.system.yaml_file import read_text
-from dgl_gt.plan.plan import Candidate
+from dgl_gt.plan.candidates import Candidate
 
 RECORD = "record.json"
 MAX_COUNT = 2**62  # bytes, and whatever else is counted

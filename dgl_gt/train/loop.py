@@ -25,6 +25,7 @@ from .optimizer import Schedule, make_optimizer
 from .run_state import EpochFigures, RunState, TrainHistory, TrainResult, peak_memory_on
 from .store import RunStore
 from .sufficient_factors import SufficientFactors
+from .summary import progress_in_notebook
 from .task import Batch, Task
 
 _MAX_SKIPPED = 10  # steps in a row
@@ -98,8 +99,10 @@ def fit(
     transmission policy, and ``factors`` sums some of the gradients. See :func:`dgl_gt.train.train` for the rest.
     """
     loop = _Loop(model, task, comm, config, store, graphs, factors)
-    measured = []
-    with graphs or nullcontext(), named_places(model, comm):
+    measured, is_shown = [], comm.rank == 0 and not (on_start or on_epoch)
+    with graphs or nullcontext(), named_places(model, comm), progress_in_notebook(config.epochs, is_shown) as shown:
+        if shown:
+            on_start, on_epoch = shown.start, shown.after_epoch
         if store:
             store.start(loop.state, task)
             loop.check_not_over()

@@ -8,8 +8,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.console import table
 from dgl_gt.partition.system.allocator import running_allocator
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.ranks.launcher_link import notebook_bar
 from dgl_gt.run_files.run_record import GraphOfRun, Metric, PlanOfRun, PolicyOfRun, RunRecord
 
 from .metric_kinds import shown_metric
@@ -32,16 +33,17 @@ _SCREEN = {"ncols": 100, "nrows": 20}  # of a terminal that does not know its si
 
 
 class Progress:
-    """The progress of a run on stderr: a bar on a terminal, and ten lines elsewhere.
+    """The progress of a run: the ``bar`` of a notebook; without one, on stderr, a bar on a terminal and ten lines elsewhere.
 
     Use it as a context. :meth:`start` and :meth:`after_epoch` are callbacks of a run, see
     :func:`dgl_gt.train.train_and_save`.
     """
 
-    def __init__(self, epochs: int):
+    def __init__(self, epochs: int, bar: Callable | None = None):
+        self._in_notebook = bar
         self._epochs, self._first, self._best = epochs, 0, ""
         self._best_validation, self._is_better, self._started_s = math.nan, operator.gt, time.monotonic()
-        self._on_terminal = sys.stderr.isatty()
+        self._on_terminal = bar is None and sys.stderr.isatty()
 
     def __enter__(self) -> Progress:
         has_width = self._on_terminal and os.get_terminal_size(sys.stderr.fileno()).columns > 0
@@ -70,6 +72,9 @@ class Progress:
         if is_first or self._is_better(validation, self._best_validation):
             self._note(epoch, validation)
         done = epoch + 1
+        if self._in_notebook:
+            self._in_notebook(f"loss {loss:.4f}  validation {validation:.4f}{self._best}", done, self._epochs)
+            return
         left_s = (time.monotonic() - self._started_s) / (done - self._first) * (self._epochs - done)
         left = f"{tqdm.format_interval(left_s)} left"
         text = f"loss {loss:.4f}  validation {validation:.4f}{self._best}  {seconds:.2f} s per epoch"
@@ -85,6 +90,13 @@ class Progress:
 def show_progress(epochs: int, is_shown: bool) -> AbstractContextManager[Progress | None]:
     """The :class:`Progress` of a run as a context, which gives None where another rank shows it."""
     return Progress(epochs) if is_shown else nullcontext()
+
+
+@contextmanager
+def progress_in_notebook(epochs: int, is_shown: bool) -> Iterator[Progress | None]:
+    """The :class:`Progress` of a run in the notebook that runs it or has launched its ranks; None elsewhere."""
+    with notebook_bar() as bar:
+        yield Progress(epochs, bar) if bar and is_shown else None
 
 
 def unfinished_record(

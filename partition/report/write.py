@@ -45,14 +45,20 @@ def write_report(directory, out, *, force: bool = False) -> dict:
         The shards are missing or damaged; or ``out`` does not end in .html, exists or cannot be written.
     """
     targets = pages.check_targets(out, Path(directory) / MANIFEST, force=force)
-    manifest = read_manifest(directory)
-    verify(directory, manifest)
-    numbers = count_shards(directory, manifest)
-    pages.write_both(targets, page(numbers), numbers, force=force)
+    numbers, page = make_report(directory)
+    pages.write_both(targets, page, numbers, force=force)
     return numbers
 
 
-def page(numbers: dict) -> str:
+def make_report(directory) -> tuple[dict, str]:
+    """The numbers of a shard directory, whose checksums are verified first, and their page."""
+    manifest = read_manifest(directory)
+    verify(directory, manifest)
+    numbers = count_shards(directory, manifest)
+    return numbers, page_of(numbers)
+
+
+def page_of(numbers: dict) -> str:
     """Return the page as HTML; the same numbers, from :func:`count_shards`, give the same text."""
     per_part, copies = numbers["per_part"], "halo" if numbers["cut"] == "edge" else "mirrors"
     columns = [

@@ -36,7 +36,8 @@ _HASH_BLOCK_BYTES = 1 << 20
 
 def is_shards(source) -> bool:
     """Whether a source is a shard directory."""
-    return os.path.isfile(os.path.join(source, MANIFEST))  # False, too, for a name that is too long
+    is_path = isinstance(source, (str, os.PathLike))
+    return is_path and os.path.isfile(os.path.join(source, MANIFEST))  # False, too, for a name that is too long
 
 
 def write_manifest(directory: Path, contents: dict) -> dict:

@@ -16,7 +16,7 @@ from dgl_gt.partition import partition, read_manifest
 from dgl_gt.partition.figures.strategies import HALO
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan import trial
-from dgl_gt.plan.plan import Candidate
+from dgl_gt.plan.candidates import Candidate
 from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.train.config import read_config
 from dgl_gt.train.loop import take_step

@@ -117,6 +117,9 @@ class Plan:
     one_rank_seconds: float | None
     costs: Costs
 
+    def __str__(self) -> str:
+        return text_of_plan(self)
+
     @property
     def load_options(self) -> dict:
         """Strategy and depth, as keyword arguments of :func:`dgl_gt.load`."""
