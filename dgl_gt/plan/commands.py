@@ -77,6 +77,8 @@ def plan(
     >>> from dgl_gt.plan import plan
     >>> print(plan("sample:communities?nodes=1000", world_size=2))  # doctest: +SKIP
     """
+    if not sources:
+        raise InputError("no source is given; give shard directories, or a graph")
     config = config or TrainConfig()
     check_settings(config, factory)
     sizes = None if world_size is None else [whole_number("world_size", world_size, 1)]
@@ -150,11 +152,17 @@ def measure_and_keep(
     if comm.rank == 0 and comm.world_size > 1:
         if progress:
             progress("costs of the default model")
-        path = machine_costs()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # the new ones do not depend on it
-            default_costs_on(profile).save(path, force=True)
-        except (OSError, InputError) as error:
-            problem = str(error)
+        problem = keep_costs(profile)
     return profile, problem
+
+
+def keep_costs(profile: Profile) -> str:
+    """Write what a step of the default model costs here, for ``partition``; return why not, or nothing."""
+    path = machine_costs()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # the new ones do not depend on it
+        default_costs_on(profile).save(path, force=True)
+    except (OSError, InputError) as error:
+        return str(error)
+    return ""

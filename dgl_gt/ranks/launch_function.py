@@ -16,7 +16,7 @@ import reprlib
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import CodeType
 from typing import TypeVar
 
@@ -97,7 +97,7 @@ def launch(function: Callable[[], Result], ranks: int) -> Result:
     if signals:
         signal.raise_signal(signals[0])  # which has its usual effect now
     if found or not result:
-        _raise(*found or (0, Failure("exit", "0", 0.0)))
+        raise _error(*found or (0, Failure("exit", "0", 0.0)))
     return pickle.loads(result)
 
 
@@ -106,7 +106,8 @@ def _pickled(function: Callable) -> bytes:
     if "RANK" in os.environ:
         raise InputError("RANK is set in the environment, so this process is a rank already; call the function itself")
     try:
-        inspect.signature(function).bind()
+        with suppress(ValueError):  # of a builtin that does not say what it takes
+            inspect.signature(function).bind()
     except TypeError as error:
         raise InputError(
             f"function is {reprlib.repr(function)}, which cannot be called without arguments ({error}); give a function such "
@@ -138,13 +139,14 @@ def _code_of_file(make: type[CodeType], arguments: tuple, name: str) -> CodeType
     return make(*arguments).replace(co_filename=name)
 
 
-def _raise(rank: int, failure: Failure) -> None:
-    """Raise what made a rank fail."""
+def _error(rank: int, failure: Failure) -> Exception:
+    """The exception for what made a rank fail."""
     from dgl_gt.comm.failure import RankError  # imports torch
 
     if failure.kind == "error":
-        raise RankError(f"rank {rank} failed:\n{failure.text}")
+        return RankError(f"rank {rank} failed:\n{failure.text}")
     text = explained(rank, failure, None) or f"rank {rank} ended with exit code {failure.text}"
     is_input = failure.exit_code == 2 and failure.kind != "exit"
-    where = RankError(f"rank {rank}:\n{failure.trace}") if failure.trace else None
-    raise (InputError if is_input else RankError)(text) from where
+    error = (InputError if is_input else RankError)(text)
+    error.__cause__ = RankError(f"rank {rank}:\n{failure.trace}") if failure.trace else None
+    return error

@@ -251,7 +251,7 @@ def _wait(ranks: list[StartedRank], seconds: float, is_needed: Callable[[], bool
         time.sleep(_POLL_S)
 
 
-def first_failure(ranks: list[StartedRank], kills: int | None = None) -> tuple[int, Failure] | None:
+def first_failure(ranks: list[StartedRank], kills: int | None) -> tuple[int, Failure] | None:
     """The number of the rank whose failure ended the run, and the failure.
 
     If several ranks found a mistake of the user, the one with the lowest number counts. Where the system has killed a rank

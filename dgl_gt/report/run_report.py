@@ -48,16 +48,16 @@ def write_run_report(directory, out, *, force: bool = False) -> dict:
         A file of the run is damaged; or ``out`` does not end in .html, is in the directory of the run, exists or cannot
         be written.
     """
-    target, of_run = Path(out), Path(os.path.realpath(directory))
-    for path in (target, target.parent / f"{target.stem}.json"):
+    page, of_run = Path(out), Path(os.path.realpath(directory))
+    for path in (page, page.parent / f"{page.stem}.json"):
         if of_run in Path(os.path.realpath(path)).parents:
             raise InputError(
                 f"{path} would be in the directory of the run, which --force replaces only while it holds nothing else; "
                 "choose another place"
             )
     targets = pages.check_targets(out, force=force)
-    numbers, page = make_run_report(directory)
-    pages.write_both(targets, page, numbers, force=force)
+    numbers, text = make_run_report(directory)
+    pages.write_both(targets, text, numbers, force=force)
     return numbers
 
 

@@ -45,8 +45,8 @@ def write_report(directory, out, *, force: bool = False) -> dict:
         The shards are missing or damaged; or ``out`` does not end in .html, exists or cannot be written.
     """
     targets = pages.check_targets(out, Path(directory) / MANIFEST, force=force)
-    numbers, page = make_report(directory)
-    pages.write_both(targets, page, numbers, force=force)
+    numbers, text = make_report(directory)
+    pages.write_both(targets, text, numbers, force=force)
     return numbers
 
 
@@ -55,10 +55,10 @@ def make_report(directory) -> tuple[dict, str]:
     manifest = read_manifest(directory)
     verify(directory, manifest)
     numbers = count_shards(directory, manifest)
-    return numbers, page_of(numbers)
+    return numbers, page(numbers)
 
 
-def page_of(numbers: dict) -> str:
+def page(numbers: dict) -> str:
     """Return the page as HTML; the same numbers, from :func:`count_shards`, give the same text."""
     per_part, copies = numbers["per_part"], "halo" if numbers["cut"] == "edge" else "mirrors"
     columns = [

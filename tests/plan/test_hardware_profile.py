@@ -311,11 +311,11 @@ def test_a_slow_link_alone_changes_no_share(tmp_path):
 def calibrated(rank, out):
     """``dgl-gt calibrate`` on this rank, with next to no work: what it prints."""
     from dgl_gt.cli.main import _calibrate_rank
-    from dgl_gt.plan import calibrate
+    from dgl_gt.plan import measure
 
-    calibrate._ROWS, calibrate._EDGES, calibrate._FAR_ROWS = 300, 3600, (200, 900)
-    calibrate._SHAPES, calibrate._WIDTHS = ((8, 4), (2, 16), (1, 8)), (16, 128)
-    calibrate._MESSAGE_BYTES, calibrate._MAX_EXCHANGE_BYTES = (2**10, 2**12, 2**16), 2**20
+    measure._ROWS, measure._EDGES, measure._FAR_ROWS = 300, 3600, (200, 900)
+    measure._SHAPES, measure._WIDTHS = ((8, 4), (2, 16), (1, 8)), (16, 128)
+    measure._MESSAGE_BYTES, measure._MAX_EXCHANGE_BYTES = (2**10, 2**12, 2**16), 2**20
     os.environ["XDG_CACHE_HOME"] = str(out.parent)
     return _calibrate_rank(SimpleNamespace(timeout=None, force=False, quick=True), out)
 
@@ -323,11 +323,11 @@ def calibrated(rank, out):
 def test_attention_is_fitted_to_what_was_measured(monkeypatch):
     """Seconds made from known figures give those figures back, one for each of edge, head, row and locality."""
     from dgl_gt.comm.group import Comm
-    from dgl_gt.plan import calibrate
+    from dgl_gt.plan import measure
 
-    monkeypatch.setattr(calibrate, "_EDGES", 3600)
-    monkeypatch.setattr(calibrate, "_ROWS", 300)
-    monkeypatch.setattr(calibrate, "_FAR_ROWS", (200, 900))
+    monkeypatch.setattr(measure, "_EDGES", 3600)
+    monkeypatch.setattr(measure, "_ROWS", 300)
+    monkeypatch.setattr(measure, "_FAR_ROWS", (200, 900))
     edge, head, row, columns = 3e-8, 2e-9, 5e-9, (1e-9, 1.5e-9, 4e-9)
     kinds = iter([0] * 8 + [1] * 4 + [2] * 4)  # two graphs of near edges, two of far
 
@@ -336,22 +336,22 @@ def test_attention_is_fitted_to_what_was_measured(monkeypatch):
         of_edge = edge + heads * head + width * columns[next(kinds)]
         return of_edge + graph.num_src * width * row / graph.num_edges
 
-    monkeypatch.setattr(calibrate, "_edge_seconds", edge_seconds)
-    found = calibrate._attention(Comm())
+    monkeypatch.setattr(measure, "_edge_seconds", edge_seconds)
+    found = measure._attention(Comm())
     expected = {"edge_s": edge, "head_s": head, "row_column_s": row, "near_column_s": columns[0]}
-    expected |= dict(zip(calibrate._far_keys(), columns[1:]))
+    expected |= dict(zip(measure._far_keys(), columns[1:]))
     assert found == pytest.approx(expected, rel=1e-6) and next(kinds, None) is None
 
 
 def test_ranks_share_what_the_control_group_leaves(monkeypatch):
     """Not what the whole machine has."""
     from dgl_gt.comm.group import Comm
-    from dgl_gt.plan import calibrate
+    from dgl_gt.plan import measure
 
-    assert calibrate.available_memory_bytes is memory.available_memory_bytes  # which heeds limits of control groups
-    monkeypatch.setattr(calibrate, "available_memory_bytes", lambda: 6 << 30)
+    assert measure.available_memory_bytes is memory.available_memory_bytes  # which heeds limits of control groups
+    monkeypatch.setattr(measure, "available_memory_bytes", lambda: 6 << 30)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    left = calibrate.available_rank_memory(Comm()) - memory.peak_memory_bytes()
+    left = measure.available_rank_memory(Comm()) - memory.peak_memory_bytes()
     assert left == pytest.approx(2 << 30, abs=1 << 20)
 
 
@@ -383,8 +383,8 @@ def test_calibrate_measures_every_rank(tmp_path, ranks):
 
 def test_costs_that_cannot_be_kept(tmp_path, monkeypatch):
     """Are no reason to lose what was measured."""
-    from dgl_gt.cli.main import _keep_costs
+    from dgl_gt.plan.commands import keep_costs
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert "usual costs" in _keep_costs(read_profile())
+    assert str(tmp_path / "file") in keep_costs(read_profile())

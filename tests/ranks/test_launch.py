@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.ranks import launch
-from dgl_gt.ranks.launch import StartedRank, first_failure
+from dgl_gt.ranks import launch, started_ranks
 from dgl_gt.ranks.launcher_link import Failure
+from dgl_gt.ranks.started_ranks import StartedRank, first_failure
 
 # ---- ranks of a few words of shell: what is made of their ends ----------------------------------------------------
 
@@ -34,8 +34,8 @@ CLINGS = "trap '' TERM; sleep 600 & wait; wait;"
 @pytest.fixture
 def started(monkeypatch):
     """A function: a shell script a rank -> the ranks, which are ended with the test."""
-    monkeypatch.setattr(launch, "_CAUSE_WAIT_S", 0.5)
-    monkeypatch.setattr(launch, "_END_WAIT_S", 0.5)
+    monkeypatch.setattr(started_ranks, "_CAUSE_WAIT_S", 0.5)
+    monkeypatch.setattr(started_ranks, "_END_WAIT_S", 0.5)
     ranks, ends = [], []
 
     def start(*scripts):
@@ -58,10 +58,10 @@ def started(monkeypatch):
 
 
 def outcome(ranks, timeout=None):
-    launch.watch(ranks, lambda: False, timeout)
-    launch.end_all(ranks)
+    started_ranks.watch(ranks, [], timeout)
+    started_ranks.end_all(ranks)
     assert all(each.has_ended for each in ranks)
-    return first_failure(ranks)
+    return first_failure(ranks, started_ranks.child_process.memory_kills())
 
 
 def test_ranks_that_end_well_are_no_failure(started):
@@ -100,10 +100,9 @@ def test_of_a_mistake_that_all_ranks_find_the_first_ranks_words_are_shown(starte
 def test_what_the_launcher_ends_is_no_failure(started):
     ranks = started(WAITS, CLINGS)
     time.sleep(0.2)  # until the trap is set
-    launch.watch(ranks, lambda: True)
-    launch.end_all(ranks)
+    started_ranks.end_all(ranks)
     assert ranks[1].process.returncode == -signal.SIGKILL
-    assert first_failure(ranks) is None
+    assert first_failure(ranks, None) is None
 
 
 def test_a_rank_that_writes_the_model_is_given_time_to_finish(started, tmp_path):
@@ -115,29 +114,29 @@ def test_a_rank_that_writes_the_model_is_given_time_to_finish(started, tmp_path)
         ranks[0].update()
     timer = threading.Timer(1.5, release.touch)
     timer.start()
-    launch.end_all(ranks)
+    started_ranks.end_all(ranks)
     assert ranks[0].process.returncode == 0
     timer.join()
 
 
 def test_a_rank_that_writes_twice_is_given_the_whole_time_for_each(started, monkeypatch):
     """A checkpoint, and then, when it is asked to stop, the best model; a frozen rank is killed in the end."""
-    monkeypatch.setattr(launch, "_WRITE_WAIT_S", 2.0)
-    monkeypatch.setattr(launch, "_END_WAIT_S", 0.5)
+    monkeypatch.setattr(started_ranks, "_WRITE_WAIT_S", 2.0)
+    monkeypatch.setattr(started_ranks, "_END_WAIT_S", 0.5)
     writing = say(state="writing")
     again = f"finish() {{ {writing} sleep 1.8; exit 0; }}; trap finish TERM; {writing} sleep 1.5; {JOINED} {WAITS} wait"
     ranks = started(again, writing + "trap '' TERM; kill -STOP $$")
     while any(each.state != "writing" for each in ranks):
         for each in ranks:
             each.update()
-    launch.end_all(ranks[:1])
+    started_ranks.end_all(ranks[:1])
     assert ranks[0].process.returncode == 0
-    launch.end_all(ranks[1:])
+    started_ranks.end_all(ranks[1:])
     assert ranks[1].process.returncode == -signal.SIGKILL
 
 
 def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "LATE_AFTER_S", 0.1)
+    monkeypatch.setattr(started_ranks, "LATE_AFTER_S", 0.1)
     joining = say(state="joining")
     ranks = started(joining + WAITS, WAITS)
     with pytest.raises(InputError, match=r"^rank 1 \(process \d+\) has not joined after 0.6 s"):
@@ -146,7 +145,7 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
         f"dgl-gt: rank 1 (process {ranks[1].process.pid}) has not joined after 0 s; still waiting "
         "(--timeout SECONDS sets a limit)\n"
     )
-    launch.end_all(ranks)
+    started_ranks.end_all(ranks)
 
 
 @pytest.mark.parametrize(
@@ -166,16 +165,17 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
 )
 def test_one_line_says_which_rank_and_why(failure, code, text):
     assert failure.exit_code == code
-    assert launch._explained(1, failure, lambda: "take less") == text
+    assert launch.explained(1, failure, lambda: "take less") == text
 
 
-def test_a_kill_for_want_of_memory_is_told_from_others(monkeypatch):
-    monkeypatch.setattr(launch.child_process, "memory_kills", lambda: 3)
-    killed = Failure("signal", "9", 0)
-    assert launch._or_for_memory(killed, 3) is killed
-    found = launch._or_for_memory(killed, 2)
+def test_a_kill_for_want_of_memory_is_told_from_others(started, monkeypatch):
+    ranks = started("kill -9 $$")
+    assert outcome(ranks)[1].kind == "signal"
+    monkeypatch.setattr(started_ranks.child_process, "memory_kills", lambda: 3)
+    assert first_failure(ranks, kills=3)[1].kind == "signal"
+    _, found = first_failure(ranks, kills=2)
     assert found.exit_code == 2 and not launch._may_pass(found)
-    assert launch._explained(0, found, lambda: "take less") == (
+    assert launch.explained(0, found, lambda: "take less") == (
         "rank 0 ran out of memory: the system killed it; take less"
     )
 
@@ -211,13 +211,15 @@ def shell_ranks(started, monkeypatch):
         count = []
 
         @contextmanager
-        def start_ranks(arguments, ranks, environment, restarts):
+        def start_ranks(command, ranks, environment, restarts):
             assert restarts == len(count)
             count.append(restarts)
             before = len(started())
-            yield started(*starts[restarts])[before:]
+            ranks = started(*starts[restarts])[before:]
+            yield ranks
+            started_ranks.end_all(ranks)
 
-        monkeypatch.setattr(launch, "_started_ranks", start_ranks)
+        monkeypatch.setattr(launch, "started_ranks", start_ranks)
         return count
 
     return use
@@ -226,7 +228,7 @@ def shell_ranks(started, monkeypatch):
 def test_ranks_start_again_until_they_succeed(shell_ranks, capsys):
     killed = "kill -9 $$;"
     count = shell_ranks([JOINED + killed, JOINED + WAITS], [JOINED + WAITS, JOINED + killed], [JOINED, JOINED])
-    assert launch.launch([], 2, {}, max_restarts=5) == 0
+    assert launch.launch_command([], 2, {}, max_restarts=5) == 0
     assert count == [0, 1, 2]
     assert [line.partition("; ")[2] for line in capsys.readouterr().err.splitlines()] == [
         "the ranks start again (1 of 5)",
@@ -237,7 +239,7 @@ def test_ranks_start_again_until_they_succeed(shell_ranks, capsys):
 def test_ranks_do_not_start_again_for_ever(shell_ranks, capsys):
     killed = [JOINED + "kill -9 $$;", JOINED + WAITS]
     count = shell_ranks(killed, killed, killed)
-    assert launch.launch([], 2, {}, max_restarts=1) == 137
+    assert launch.launch_command([], 2, {}, max_restarts=1) == 137
     assert (
         count == [0, 1] and capsys.readouterr().err.splitlines()[-1] == "dgl-gt: rank 0 was ended by signal 9 (SIGKILL)"
     )
@@ -251,29 +253,29 @@ def test_ranks_may_finish_what_they_do_when_asked_to_stop(started):
     ranks = started(FINISHES, IGNORES)
     while any(each.state != "joined" for each in ranks):
         ranks[0].update(), ranks[1].update()
-    launch.ask_to_stop(ranks, [signal.SIGINT])
+    started_ranks.watch(ranks, [signal.SIGINT])
     assert ranks[0].process.returncode == 130 and not ranks[1].has_ended
-    launch.end_all(ranks)
+    started_ranks.end_all(ranks)
 
 
 def test_a_second_signal_does_not_wait_for_them(started, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "SAME_STOP_S", 0.2)
+    monkeypatch.setattr(started_ranks, "SAME_STOP_S", 0.2)
     ranks, signals = started(IGNORES), [signal.SIGINT]
     while ranks[0].state != "joined":
         ranks[0].update()
     timer = threading.Timer(0.8, signals.append, [signal.SIGINT])
     timer.start()
-    launch.ask_to_stop(ranks, signals)
+    started_ranks.watch(ranks, signals)
     assert not ranks[0].has_ended and len(signals) == 2
     assert capsys.readouterr().err == "dgl-gt: waiting for the ranks to stop; a second signal ends them at once\n"
-    launch.end_all(ranks)
+    started_ranks.end_all(ranks)
 
 
 def test_ranks_that_take_too_long_for_a_scheduler_are_not_waited_for(started, monkeypatch):
-    monkeypatch.setattr(launch, "_STOP_WAIT_S", 0.5)
+    monkeypatch.setattr(started_ranks, "_STOP_WAIT_S", 0.5)
     ranks = started("trap '' TERM; " + JOINED + "sleep 600 & wait; wait")
     while ranks[0].state != "joined":
         ranks[0].update()
-    launch.ask_to_stop(ranks, [signal.SIGTERM])
+    started_ranks.watch(ranks, [signal.SIGTERM])
     assert not ranks[0].has_ended
-    launch.end_all(ranks)
+    started_ranks.end_all(ranks)

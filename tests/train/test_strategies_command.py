@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_refused_in_one_line(folder, tmp_path, shards, opti
     ("shards", "options", "message"), REFUSED[:-1], ids=[" ".join(case[1]) for case in REFUSED[:-1]]
 )
 def test_what_shards_do_not_allow_is_refused_before_ranks_start(folder, capsys, monkeypatch, shards, options, message):
-    monkeypatch.setattr("dgl_gt.ranks.launch.launch", lambda *_, **__: pytest.fail("ranks were started"))
+    monkeypatch.setattr("dgl_gt.ranks.launch.launch_command", lambda *_, **__: pytest.fail("ranks were started"))
     assert main(["train", str(folder / shards), *QUICK, *options]) == 2
     stderr = capsys.readouterr().err
     assert stderr.startswith("dgl-gt: error: ") and stderr.count("\n") == 1 and message in stderr
