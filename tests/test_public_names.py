@@ -157,8 +157,13 @@ def test_a_type_checker_finds_misspelt_arguments_and_names(tmp_path):
         "dgl_gt.lod": "attr-defined",
         "dgl_gt.train.GNNConfig(hiden=3)": "call-arg",
         'dgl_gt.partition.load_graph("x", nme=1)': "call-arg",
+        "dgl_gt.launch(print, rank=2)": "call-arg",
+        "dgl_gt.launch(lambda: 1, ranks=2).imga": "attr-defined",
+        'dgl_gt.plan.plan("x", ranks=2)': "call-arg",
+        'dgl_gt.report.report("x").number': "attr-defined",
     }
-    right = ['dgl_gt.load("x", strategy="halo")', "dgl_gt.train.GNNConfig(hidden=8)", 'dgl_gt.InputError("x")']
+    right = ["dgl_gt.launch(lambda: 1, ranks=2).imag", 'dgl_gt.plan.plan("x").choice.seconds']
+    right += ['dgl_gt.load("x", strategy="halo")', "dgl_gt.train.GNNConfig(hidden=8)", 'dgl_gt.InputError("x")']
     (tmp_path / "user.py").write_text("\n".join(["import dgl_gt", *wrong, *right]))
     skipped = "[mypy-torch.*,numpy.*,scipy.*,msgspec.*,safetensors.*,yaml.*]\nfollow_imports = skip\n"  # they take long
     (tmp_path / "mypy.ini").write_text(f"[mypy]\nfollow_imports = silent\nignore_missing_imports = True\n{skipped}")

@@ -246,13 +246,21 @@ def test_a_notebook_shows_output_results_and_errors(tmp_path, notebook_environme
     assert worked[-1].data["text/plain"] == "1000001.0"
 
 
-def test_an_interrupt_of_a_notebook_stops_the_ranks(tmp_path, notebook_environment):
+@pytest.fixture
+def kernel(tmp_path, notebook_environment):
+    """The manager and the client of a kernel."""
     client = pytest.importorskip("jupyter_client")
     manager, kernel = client.manager.start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
-    code = "import os, time, dgl_gt\ndgl_gt.launch(lambda: (print(os.getpid()), time.sleep(600)), 2)"
+    yield manager, kernel
+    kernel.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def test_an_interrupt_of_a_notebook_stops_the_ranks(kernel):
+    manager, kernel = kernel
+    ranks = []
     try:
-        kernel.execute(code)
-        ranks, reply = [], None
+        kernel.execute("import os, time, dgl_gt\ndgl_gt.launch(lambda: (print(os.getpid()), time.sleep(600)), 2)")
         deadline = time.monotonic() + TIMEOUT_S
         while len(ranks) < 2 and time.monotonic() < deadline:
             message = kernel.get_iopub_msg(timeout=TIMEOUT_S)
@@ -265,11 +273,20 @@ def test_an_interrupt_of_a_notebook_stops_the_ranks(tmp_path, notebook_environme
             with pytest.raises(ProcessLookupError):
                 os.kill(each, 0)
     finally:
-        kernel.stop_channels()
-        manager.shutdown_kernel(now=True)
         for each in ranks:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
+
+
+def test_a_notebook_completes_names_and_shows_docstrings(kernel):
+    _, kernel = kernel
+    kernel.execute("import dgl_gt", reply=True, timeout=TIMEOUT_S)
+    for name in ("launch", "plan.plan", "plan.calibrate", "report.report", "partition.partition", "train.predict"):
+        typed = f"dgl_gt.{name}"[:-2]
+        found = kernel.complete(typed, reply=True, timeout=TIMEOUT_S)["content"]["matches"]
+        assert name.rpartition(".")[2] in [each.rpartition(".")[2] for each in found]
+        shown = kernel.inspect(f"dgl_gt.{name}", reply=True, timeout=TIMEOUT_S)["content"]
+        assert shown["found"] and "Docstring:" in shown["data"]["text/plain"]
 
 
 def test_a_notebook_shows_bars_and_nothing_else_does(tmp_path, notebook_environment, capsys):
