@@ -35,14 +35,13 @@ def _call(sent: int, returned: int) -> int:
     result = function()
     if os.environ["RANK"] == "0":
         try:
-            content = cloudpickle.dumps(result)
+            with open(returned, "wb") as file:
+                cloudpickle.dump(result, file)
         except Exception as error:  # whatever its objects raise
             raise InputError(
                 f"the function returned a {type(result).__name__} that cannot be copied ({type(error).__name__}: {error}); "
                 "return numbers, arrays, tensors or records"
             ) from error
-        with open(returned, "wb") as file:
-            file.write(content)
     return 0
 
 

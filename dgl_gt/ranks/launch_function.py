@@ -8,7 +8,6 @@ a script or of an interactive session. It travels, and so does the result, in a 
 from __future__ import annotations
 
 import inspect
-import io
 import linecache
 import os
 import pickle
@@ -16,7 +15,7 @@ import reprlib
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from types import CodeType
 from typing import TypeVar
 
@@ -73,36 +72,22 @@ def launch(function: Callable[[], Result], ranks: int) -> Result:
     2
     """
     ranks = whole_number("ranks", ranks, 1)
-    pickled = _pickled(function)
-    warn_of_too_many_threads(ranks)
-    kills = child_process.memory_kills()
-    with ExitStack() as stack, received_signals() as signals:
-        sent, returned = (stack.enter_context(os.fdopen(os.memfd_create(name), "w+b")) for name in ("sent", "returned"))
-        sent.write(pickled)
-        sent.flush()
-        files = [sent.fileno(), returned.fileno()]
-        bar = Bar()
-        stack.callback(bar.close)
-        with started_ranks(
-            child_process.command("dgl_gt.ranks.function_rank", *map(str, files)),
-            ranks,
-            environment_of_ranks(),
-            inherited=files,
-            show=bar if in_notebook() else lambda *_: None,
-        ) as started:
-            watch(started, signals)
-        found = None if signals else first_failure(started, kills)
+    with _unnamed_file() as sent, _unnamed_file() as returned:
+        _send(function, sent)
+        _run(ranks, sent.fileno(), returned.fileno())
         returned.seek(0)  # ranks share its position
-        result = returned.read()
-    if signals:
-        signal.raise_signal(signals[0])  # which has its usual effect now
-    if found or not result:
-        raise _error(*found or (0, Failure("exit", "0", 0.0)))
-    return pickle.loads(result)
+        try:
+            return pickle.load(returned)
+        except EOFError:
+            raise _error(0, Failure("exit", "0", 0.0)) from None
 
 
-def _pickled(function: Callable) -> bytes:
-    """What ranks need: where modules are found, the lines of code that are in no file, and the function."""
+def _unnamed_file():
+    return os.fdopen(os.memfd_create("dgl-gt-launch"), "w+b")
+
+
+def _send(function: Callable, file) -> None:
+    """Write what ranks need: where modules are found, the lines of code that are in no file, and the function."""
     if "RANK" in os.environ:
         raise InputError("RANK is set in the environment, so this process is a rank already; call the function itself")
     try:
@@ -115,15 +100,29 @@ def _pickled(function: Callable) -> bytes:
         ) from None
     lines = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)}
     try:
-        pickled = io.BytesIO(pickle.dumps((sys.path, lines)))
-        pickled.seek(0, os.SEEK_END)
-        _KeepingFileNames(pickled).dump(function)
-        return pickled.getvalue()
+        pickle.dump((sys.path, lines), file)
+        _KeepingFileNames(file).dump(function)
     except Exception as error:  # whatever the objects that it names raise
         raise InputError(
             f"function is {reprlib.repr(function)}, and what it names cannot be copied to the ranks "
             f"({type(error).__name__}: {error}); make open files, locks and sharded graphs inside of it"
         ) from error
+    file.flush()
+
+
+def _run(ranks: int, *files: int) -> None:
+    """Run the function that is in the first of these files on ranks; raise what ended them early."""
+    warn_of_too_many_threads(ranks)
+    command = child_process.command("dgl_gt.ranks.function_rank", *map(str, files))
+    kills, bar = child_process.memory_kills(), Bar()
+    show = bar if in_notebook() else lambda *_: None
+    with received_signals() as signals, closing(bar):
+        with started_ranks(command, ranks, environment_of_ranks(), inherited=files, show=show) as started:
+            watch(started, signals)
+    if signals:
+        signal.raise_signal(signals[0])  # which has its usual effect now
+    if found := first_failure(started, kills):
+        raise _error(*found)
 
 
 class _KeepingFileNames(cloudpickle.Pickler):
