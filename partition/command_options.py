@@ -169,6 +169,8 @@ def _add_graph(group) -> None:
     group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
     group.add_argument("--self-loop-fill", type=self_loop_fill, metavar=FILL, help=FILL_HELP)
     group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    text = "edge data reverse_kind: 0 for an edge of SOURCE, 1 for a reverse and 2 for a self-loop that were added"
+    group.add_argument("--reverse-kind", action="store_true", help=text)
     group.add_argument(
         "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
     )

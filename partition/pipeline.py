@@ -76,6 +76,7 @@ def partition(
     self_loops: bool = False,
     self_loop_fill=None,
     undirected: bool = False,
+    reverse_kind: bool = False,
     random_features: int | None = None,
     split: str | None = None,
     stratify: bool = False,
@@ -127,7 +128,9 @@ def partition(
         Replace ``out`` if it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``.
-    num_nodes, node_data, node_table, id, ends, fill_missing, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected
+    num_nodes, node_data, node_table, id, ends, fill_missing, ids, label, features, skip, keys
+        See :func:`dgl_gt.partition.load_graph`.
+    self_loops, self_loop_fill, undirected, reverse_kind
         See :func:`dgl_gt.partition.load_graph`.
     random_features, split, stratify
         See :func:`dgl_gt.partition.load_graph`.

@@ -17,7 +17,7 @@ import scipy  # imports its parts at their first use
 from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, first_line, printable
 from dgl_gt.partition.graph import Graph, named_arrays
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
-from dgl_gt.partition.transforms.added_edges import check_fill, with_reverse_edges, with_self_loops
+from dgl_gt.partition.transforms.added_edges import check_fill, with_kinds, with_reverse_edges, with_self_loops
 from dgl_gt.partition.transforms.node_split import shares_of, with_masks
 
 from . import sample
@@ -64,6 +64,7 @@ def load_graph(
     self_loops: bool = False,
     self_loop_fill=None,
     undirected: bool = False,
+    reverse_kind: bool = False,
     random_features: int | None = None,
     split: str | None = None,
     stratify: bool = False,
@@ -128,7 +129,10 @@ def load_graph(
         Edge data of these self-loops, for a graph that has edge data: a number; the mean over the in-edges of the node,
         which is zero without any, for floats alone; zero; or one of these for each edge data by name.
     undirected : bool
-        Add the reverse of each edge that has none, with the edge data of that edge.
+        Add the reverse of each edge that has none, with the edge data of that edge. Parallel edges get one each.
+    reverse_kind : bool
+        Add edge data ``reverse_kind``, uint8: 0 for an edge of the source, 1 for a reverse that ``undirected`` added, 2
+        for a self-loop that ``self_loops`` added.
     random_features : int, optional
         Width W of a normally distributed ``feat``, float32 (N, W), for a graph that has no features.
     split : str, optional
@@ -205,10 +209,14 @@ def build_graph(source: Graph | COOGraph, options: SourceOptions) -> Graph:
     check_fill(source, options.self_loop_fill)
     try:
         graph = to_graph(source) if isinstance(source, COOGraph) else source
+        counts = [0, graph.num_edges]
         if options.undirected:
             graph = with_reverse_edges(graph)
+        counts.append(graph.num_edges)
         if options.self_loops:
             graph = with_self_loops(graph, options.self_loop_fill)
+        if options.reverse_kind:
+            graph = with_kinds(graph, [*counts, graph.num_edges])
         width = options.random_features
         return graph if width is None else _with_random_features(graph, width, options.seed)
     except MemoryError as error:
