@@ -39,6 +39,7 @@ class COOGraph:
     transforms: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
     links: None = None  # as in Graph; no source has any
     link_split: dict[str, np.ndarray] | None = None  # as in Graph
+    split_ids: dict[str, np.ndarray] = field(default_factory=dict)  # the user's ids of nodes, by the names of SPLIT_IDS
 
     @cached_property
     def loops(self) -> np.ndarray:

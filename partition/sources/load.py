@@ -18,7 +18,13 @@ from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, f
 from dgl_gt.partition.graph import Graph, named_arrays
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
 from dgl_gt.partition.transforms.added_edges import check_fill, with_kinds, with_reverse_edges, with_self_loops
-from dgl_gt.partition.transforms.node_split import shares_of, with_masks
+from dgl_gt.partition.transforms.node_split import (
+    SPLIT_IDS,
+    shares_of,
+    with_masks,
+    with_masks_of_ids,
+    with_validation_mask,
+)
 
 from . import sample
 from .coo import COOGraph, standard_label, to_graph
@@ -77,7 +83,7 @@ def load_graph(
     source : str, Path, DGLGraph, Data of PyG, networkx graph, scipy matrix, array, tensor, tuple or Graph
         - ``*.npz``: ``edge_index`` (2, E) and optionally ``num_nodes``, ``x`` or ``feat`` (N, F) or sparse
           ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape``, ``y`` or ``label`` (N,), ``train_mask``, ``val_mask``,
-          ``test_mask``, ``node_data_NAME`` (N, ...), ``edge_data_NAME`` (E, ...), ``node_names`` (N,), ``name``,
+          ``test_mask``, or ids of nodes as ``train_idx``, ``val_idx``, ``test_idx``, ``node_data_NAME`` (N, ...), ``edge_data_NAME`` (E, ...), ``node_names`` (N,), ``name``,
           ``directed``. In place of ``edge_index``, ``adj_indptr``, ``adj_indices`` and ``adj_data`` may hold a sparse
           matrix. Some names of other projects are known, too; ``keys`` maps others. If ``directed`` is false, each undirected
           edge is listed once and stored in both directions, as edges ``e`` and ``E + e``; a self-loop is stored once.
@@ -140,7 +146,8 @@ def load_graph(
     stratify : bool
         Whether ``split`` splits each class by itself.
     seed : int
-        Seed of ``random_features`` and of ``split``.
+        Seed of ``random_features`` and ``split``, and of the tenth of the training nodes that becomes ``val_mask`` where a
+        source has masks of training and test alone.
 
     Returns
     -------
@@ -176,15 +183,18 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
             raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not num_nodes = {options.num_nodes}")
         opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
         opened = with_columns(opened, columns)
+        for each in (opened, *columns):
+            opened = with_masks_of_ids(opened, {} if isinstance(each, Graph) else each.split_ids)
         if options.split is not None:
             label = opened.node_data.get("label")
             label = standard_label(label) if label is not None and isinstance(opened, COOGraph) else label
             opened = with_masks(opened, label, shares_of(options.split), options.stratify, options.seed)
+        opened, of_validation = with_validation_mask(opened, options.seed)
     except MemoryError as error:
         raise _too_large(source, error) from error
-    if note:
-        opened = replace(opened, notes=(*opened.notes, note))
-        warnings.warn(printable(note), SourceWarning, stacklevel=3)
+    for said in filter(None, (note, of_validation)):
+        opened = replace(opened, notes=(*opened.notes, said))
+        warnings.warn(printable(said), SourceWarning, stacklevel=3)
     told = len(source.left_out) if isinstance(source, Graph) else 0  # when that graph was loaded
     if opened.left_out[told:]:
         notes = printable(", ".join(opened.left_out[told:]))
@@ -360,7 +370,9 @@ def _read_node_data(options: SourceOptions, tables: Sequence[NodeColumns] = ()) 
     if node_data is None:
         columns = []
     elif isinstance(node_data, dict):
-        columns = [NodeColumns(named_arrays(node_data, "node data"))]
+        arrays = named_arrays(node_data, "node data")
+        split_ids = {key: arrays.pop(key) for key in SPLIT_IDS if key in arrays}
+        columns = [NodeColumns(arrays, split_ids=split_ids)]
     else:
         paths = node_data if isinstance(node_data, (list, tuple)) else [node_data]
         columns = [_read_columns(path, options) for path in paths]
