@@ -47,8 +47,10 @@ def add_commands(commands) -> None:
         usage="dgl-gt partition [options] --parts P --out DIR SOURCE",
         help="partition a graph into shards",
         description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
-        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], a folder or a pattern of .parquet, .csv or .tsv tables, s3://..., Matrix Market .mtx, .mat, "
-        "GraphML, GML, GEXF, Pajek .net or node-link .json file, dgl:NAME, ogb:NAME or sample:communities?nodes=20000&seed=0",
+        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], a folder or a pattern of "
+        ".parquet, .csv or .tsv tables, s3://..., Matrix Market .mtx, .mat, GraphML, GML, GEXF, Pajek .net or node-link .json file, a "
+        "SuiteSparse .tar.gz, a directory of DGL's chunked format or of OGB's raw form, dgl:NAME, ogb:NAME or "
+        "sample:communities?nodes=20000&seed=0",
     )
     add_options(command)
     show_at_first(command, _COMMON)

@@ -28,12 +28,22 @@ from dgl_gt.partition.transforms.node_split import (
 
 from . import sample
 from .coo import COOGraph, standard_label, to_graph
+from .dgl_chunks import read_dgl_chunks
 from .edge_list import read_edge_list
-from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
+from .matrices import (
+    from_array,
+    from_pair,
+    from_scipy,
+    is_matrix_market,
+    read_matlab,
+    read_matrix_archive,
+    read_matrix_market,
+)
 from .metis_file import read_metis
 from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
+from .ogb_folder import raw_folder, read_ogb_folder
 from .options import SourceOptions, split_source_name
 from .table_files import TEXT, fetched, is_address, kind_of, names_tables
 from .tables import tables_open
@@ -41,11 +51,24 @@ from .tables import tables_open
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _EDGE_LISTS = (*_TEXT_TABLES, ".edges", ".edgelist", ".el")
 _NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
-_KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", ".mtx", ".mat", *_EDGE_LISTS, *_NETWORKX_FILES)
+_KINDS = (
+    ".npz",
+    ".npy",
+    ".bin",
+    ".dgl",
+    ".pt",
+    ".graph",
+    ".mtx",
+    ".tar",
+    ".tgz",
+    ".mat",
+    *_EDGE_LISTS,
+    *_NETWORKX_FILES,
+)
 _ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .parquet, a folder, a pattern or an address of tables, .graph "
-    "(METIS), .mtx (Matrix Market), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
-    "(node-link), dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
+    "(METIS), .mtx (Matrix Market), .tar (of SuiteSparse), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
+    "(node-link), a directory of DGL's chunked format or of OGB's raw files, dgl:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
     "array (2, E) of edges"
 )
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
@@ -96,7 +119,9 @@ def load_graph(
         - ``*.parquet``, a folder, a pattern, an address such as ``s3://bucket/edges/``: tables of edges in CSV, TSV and
           Parquet files, see docs/cli.md.
         - ``*.graph``, also ``.gz``: a METIS file.
-        - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy.
+        - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy; also ``*.tar.gz`` with ``NAME/NAME.mtx``.
+        - A directory with ``metadata.json``, or that file: DGL's chunked format, with one node type and one relation.
+        - A directory with ``edge.csv.gz``, in it or in its ``raw``: a data set of OGB's form, as listed.
         - ``*.graphml``, ``*.gml``, ``*.gexf``, ``*.net`` (Pajek), ``*.json`` (node-link): read by networkx.
         - ``dgl:NAME?raw_dir=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data`` or ``ogb.nodeproppred``.
         - ``sample:communities?nodes=20000&degree=20&classes=10&features=64&signal=0.55&seed=0``: a generated graph
@@ -330,12 +355,21 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
 
 
 def _open_file(path: Path, options: SourceOptions) -> COOGraph:
+    folder = Path(os.path.expanduser(path))
+    if os.path.isfile(folder / "metadata.json"):
+        return read_dgl_chunks(folder / "metadata.json")
+    if (raw := raw_folder(folder)) is not None:
+        return read_ogb_folder(raw)
     kind = _file_kind(path)
     if kind not in _KINDS:
         looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
         hint = f"; for a data set write ogb:{path} or dgl:{path}" if looks_like_data_set else ""
         raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
     path = regular_file(path)
+    if path.name.endswith("metadata.json"):
+        return read_dgl_chunks(path)
+    if kind in (".tar", ".tgz"):
+        return read_matrix_archive(path)
     if kind == ".mtx" or (kind in _EDGE_LISTS and is_matrix_market(path)):
         return read_matrix_market(path)
     if kind in _EDGE_LISTS:
@@ -361,7 +395,7 @@ def _file_kind(path: Path) -> str:
     """Return the suffix that tells how to read a file, without ``.gz`` if its reader unpacks it."""
     suffix = path.suffix.lower()
     packed = Path(path.stem).suffix.lower()
-    return packed if suffix == ".gz" and packed in (*_EDGE_LISTS, ".graph", ".mtx") else suffix
+    return packed if suffix == ".gz" and packed in (*_EDGE_LISTS, ".graph", ".mtx", ".tar") else suffix
 
 
 def _read_node_data(options: SourceOptions, tables: Sequence[NodeColumns] = ()) -> list[NodeColumns]:

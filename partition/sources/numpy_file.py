@@ -100,7 +100,7 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
 
 def read_npy(path: Path) -> COOGraph:
     """Read a graph from a ``.npy`` file that holds its ``edge_index``, whole numbers of shape (2, E)."""
-    return replace(from_array(_array(path), f"{path}: edge_index"), name=path.name)
+    return replace(from_array(read_array(path), f"{path}: edge_index"), name=path.name)
 
 
 def read_npy_node_data(path: Path) -> NodeColumns:
@@ -110,7 +110,7 @@ def read_npy_node_data(path: Path) -> NodeColumns:
     ]
     what = f"node data {path.stem}; features are feat.npy, and labels label.npy" if key.startswith(_NODE_DATA) else key
     notes = () if key in (path.stem, _MEANS.get(path.stem)) else (f"{path.name}: it is read as {what}",)
-    return _node_columns(path, _Archive({key: _array(path)}, notes=notes))
+    return _node_columns(path, _Archive({key: read_array(path)}, notes=notes))
 
 
 def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> NodeColumns:
@@ -125,7 +125,8 @@ def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> Nod
     return columns
 
 
-def _array(path: Path) -> np.ndarray:
+def read_array(path: Path) -> np.ndarray:
+    """Read the array of a ``.npy`` file; a large one is memory-mapped."""
     try:
         with reading(path):
             return map_npy(path)
