@@ -39,6 +39,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="print estimates of memory, disk and time; write nothing"
     )
     command.add_argument("--seed", type=int, help="the same seed gives the same shards (default: 0)")
+    text = "write the part of each node in place of shards: an edge cut, for DGL's dispatch_data.py and GraphStorm"
+    command.add_argument("--assignment-only", action="store_true", help=text)
+    text = "format of --assignment-only: NODE_TYPE.txt and partition_meta.json (the default)"
+    command.add_argument("--format", choices=("dgl",), help=text)
     command.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
     command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     _add_cut(command.add_argument_group("cut"))
@@ -202,6 +206,8 @@ def _add_graph(group) -> None:
 
 def settings(args) -> dict:
     """Arguments of :func:`dgl_gt.partition.partition`: the options that are given."""
+    if args.format is not None and not args.assignment_only:
+        raise InputError(f"--format {args.format} is a format of --assignment-only; add that, or leave --format out")
     found = _given(args, [each.name for each in fields(PartitionConfig)])
     if "parts" not in found:
         if args.like is None:
