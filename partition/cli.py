@@ -210,14 +210,14 @@ def quality_table(manifest: dict, result: dict) -> str:
     """A table of a partition's parts and one of its quality, from its manifest and what the command returns."""
     quality, cut = manifest["quality"], manifest["cut"]
     copies = {"edge": "halo", "vertex": "mirrors"}[cut]
-    sizes = ["size"] if "files" in manifest else []  # an assignment alone has none
+    size = ["size"] if "files" in manifest else []  # an assignment alone has none
     parts = console.table(
-        ["part", "owned nodes", f"{copies} nodes" if cut == "edge" else copies, "edges", "rows sent", *sizes],
+        ["part", "owned nodes", f"{copies} nodes" if cut == "edge" else copies, "edges", "rows sent", *size],
         [
             [
                 i,
                 *(f"{part[key]:,}" for key in ("owned", copies, "edges", "sent")),
-                *(format_bytes(part["bytes"]) for _ in sizes),
+                *(format_bytes(part["bytes"]) for _ in size),
             ]
             for i, part in enumerate(manifest["per_part"])
         ],

@@ -86,8 +86,8 @@ def read_matrix_market(path: Path) -> COOGraph:
 
 
 def _matrix_market(text: bytes, what: str, name: str) -> COOGraph:
-    try:  # from memory, as a file that is closed while scipy raises would end the process
-        matrix = scipy.io.mmread(io.BytesIO(text))
+    try:  # from memory, as a file that is closed while scipy raises would end the process, and so does a last line without an end
+        matrix = scipy.io.mmread(io.BytesIO(text + b"\n"))
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{what} is no Matrix Market file that scipy reads ({first_line(error)})") from error
     return from_scipy(scipy.sparse.coo_array(matrix), name)

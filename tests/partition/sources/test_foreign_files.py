@@ -36,6 +36,11 @@ def test_matrix_market_is_known_by_its_banner(tmp_path, name, mark):
     }
 
 
+@pytest.mark.parametrize("end", ["", " ", " x", "\n", "\n\n"])
+def test_the_last_line_of_matrix_market_needs_no_end(tmp_path, end):
+    assert load_graph(written(tmp_path / "g.mtx", SYMMETRIC.rstrip() + end)).num_edges == 8
+
+
 @pytest.mark.parametrize("field", ["real", "integer", "pattern"])
 @pytest.mark.parametrize("symmetry", ["general", "symmetric"])
 def test_matrix_market(tmp_path, field, symmetry):
