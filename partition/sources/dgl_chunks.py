@@ -11,10 +11,12 @@ import msgspec
 import numpy as np
 
 from dgl_gt.partition.errors import InputError, first_line
-from dgl_gt.partition.system.user_files import reading
+from dgl_gt.partition.system.user_files import reading, regular_file
 
 from .coo import COOGraph
 from .number_files import as_in_text, read_pieces
+
+METADATA = "metadata.json"
 
 
 class _Format(msgspec.Struct):
@@ -69,7 +71,7 @@ def read_dgl_chunks(path: Path) -> COOGraph:
 def _read_metadata(path: Path) -> _Metadata:
     try:
         with reading(path):
-            text = path.read_bytes()
+            text = regular_file(path).read_bytes()
         return msgspec.json.decode(text, type=_Metadata)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         is_partition = b'"node_map"' in text and b'"part-0"' in text

@@ -17,54 +17,29 @@ import scipy  # imports its parts at their first use
 from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, first_line, printable
 from dgl_gt.partition.graph import Graph, named_arrays
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
-from dgl_gt.partition.transforms.added_edges import check_fill, with_kinds, with_reverse_edges, with_self_loops
-from dgl_gt.partition.transforms.node_split import (
-    SPLIT_IDS,
-    shares_of,
-    with_masks,
-    with_masks_of_ids,
-    with_validation_mask,
-)
+from dgl_gt.partition.transforms.added_edges import check_fill, with_added_edges
+from dgl_gt.partition.transforms.node_split import SPLIT_IDS
 
 from . import sample
-from .coo import COOGraph, standard_label, to_graph
-from .dgl_chunks import read_dgl_chunks
+from .coo import COOGraph, to_graph
 from .edge_list import read_edge_list
-from .matrices import (
-    from_array,
-    from_pair,
-    from_scipy,
-    is_matrix_market,
-    read_matlab,
-    read_matrix_archive,
-    read_matrix_market,
-)
+from .folders import folder_reader
+from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
+from .matrix_archive import read_matrix_archive
 from .metis_file import read_metis
 from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
-from .ogb_folder import raw_folder, read_ogb_folder
 from .options import SourceOptions, split_source_name
+from .splits import with_split
 from .table_files import TEXT, fetched, is_address, kind_of, names_tables
 from .tables import tables_open
 
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _EDGE_LISTS = (*_TEXT_TABLES, ".edges", ".edgelist", ".el")
 _NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
-_KINDS = (
-    ".npz",
-    ".npy",
-    ".bin",
-    ".dgl",
-    ".pt",
-    ".graph",
-    ".mtx",
-    ".tar",
-    ".tgz",
-    ".mat",
-    *_EDGE_LISTS,
-    *_NETWORKX_FILES,
-)
+_MATRICES = (".mtx", ".mat", ".tar", ".tgz")
+_KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", *_MATRICES, *_EDGE_LISTS, *_NETWORKX_FILES)
 _ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .parquet, a folder, a pattern or an address of tables, .graph "
     "(METIS), .mtx (Matrix Market), .tar (of SuiteSparse), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
@@ -208,16 +183,10 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
             raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not num_nodes = {options.num_nodes}")
         opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
         opened = with_columns(opened, columns)
-        for each in (opened, *columns):
-            opened = with_masks_of_ids(opened, {} if isinstance(each, Graph) else each.split_ids)
-        if options.split is not None:
-            label = opened.node_data.get("label")
-            label = standard_label(label) if label is not None and isinstance(opened, COOGraph) else label
-            opened = with_masks(opened, label, shares_of(options.split), options.stratify, options.seed)
-        opened, of_validation = with_validation_mask(opened, options.seed)
+        opened, of_split = with_split(opened, columns, options)
     except MemoryError as error:
         raise _too_large(source, error) from error
-    for said in filter(None, (note, of_validation)):
+    for said in filter(None, (note, of_split)):
         opened = replace(opened, notes=(*opened.notes, said))
         warnings.warn(printable(said), SourceWarning, stacklevel=3)
     told = len(source.left_out) if isinstance(source, Graph) else 0  # when that graph was loaded
@@ -244,14 +213,8 @@ def build_graph(source: Graph | COOGraph, options: SourceOptions) -> Graph:
     check_fill(source, options.self_loop_fill)
     try:
         graph = to_graph(source) if isinstance(source, COOGraph) else source
-        counts = [0, graph.num_edges]
-        if options.undirected:
-            graph = with_reverse_edges(graph)
-        counts.append(graph.num_edges)
-        if options.self_loops:
-            graph = with_self_loops(graph, options.self_loop_fill)
-        if options.reverse_kind:
-            graph = with_kinds(graph, [*counts, graph.num_edges])
+        added = ("undirected", "self_loops", "self_loop_fill", "reverse_kind")
+        graph = with_added_edges(graph, **{name: getattr(options, name) for name in added})
         width = options.random_features
         return graph if width is None else _with_random_features(graph, width, options.seed)
     except MemoryError as error:
@@ -355,19 +318,14 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
 
 
 def _open_file(path: Path, options: SourceOptions) -> COOGraph:
-    folder = Path(os.path.expanduser(path))
-    if os.path.isfile(folder / "metadata.json"):
-        return read_dgl_chunks(folder / "metadata.json")
-    if (raw := raw_folder(folder)) is not None:
-        return read_ogb_folder(raw)
+    if (read := folder_reader(path)) is not None:
+        return read()
     kind = _file_kind(path)
     if kind not in _KINDS:
         looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
         hint = f"; for a data set write ogb:{path} or dgl:{path}" if looks_like_data_set else ""
         raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
     path = regular_file(path)
-    if path.name.endswith("metadata.json"):
-        return read_dgl_chunks(path)
     if kind in (".tar", ".tgz"):
         return read_matrix_archive(path)
     if kind == ".mtx" or (kind in _EDGE_LISTS and is_matrix_market(path)):

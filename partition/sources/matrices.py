@@ -5,10 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import scipy  # imports its parts at their first use
@@ -16,7 +15,7 @@ import scipy  # imports its parts at their first use
 from dgl_gt.partition.errors import InputError, first_line
 from dgl_gt.partition.graph import as_array
 from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve
-from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked_size, reading
+from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph
 from .text_table import text_blocks
@@ -82,42 +81,16 @@ def read_matrix_market(path: Path) -> COOGraph:
     """Read a square sparse matrix, whose nodes count from 1; symmetric ones are stored both ways."""
     with reading(path):
         text = "".join(text for _, text in text_blocks(path))
-    return _matrix_market(text.encode(), str(path), path.name)
+    return parse_matrix_market(text.encode(), str(path), path.name)
 
 
-def _matrix_market(text: bytes, what: str, name: str) -> COOGraph:
+def parse_matrix_market(text: bytes, what: str, name: str) -> COOGraph:
+    """Read the text of a Matrix Market file; ``what`` names it in messages."""
     try:  # from memory, as a file that is closed while scipy raises would end the process, and so does a last line without an end
         matrix = scipy.io.mmread(io.BytesIO(text + b"\n"))
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{what} is no Matrix Market file that scipy reads ({first_line(error)})") from error
     return from_scipy(scipy.sparse.coo_array(matrix), name)
-
-
-def read_matrix_archive(path: Path) -> COOGraph:
-    """Read the matrix ``NAME/NAME.mtx`` of an archive of the SuiteSparse collection, ``.tar`` or ``.tar.gz``."""
-    texts, others, unpacked_bytes = dict[str, bytes](), [], 0
-    with reading(path):
-        try:
-            with tarfile.open(path) as archive:
-                for member in archive:
-                    unpacked_bytes += member.size
-                    check_unpacked_size(path, unpacked_bytes)
-                    name = PurePosixPath(member.name)
-                    if member.isfile() and name.suffix == ".mtx" and name.stem == name.parent.name:
-                        check_fits_memory(f"{path}: {name}", member.size)
-                        texts[str(name)] = archive.extractfile(member).read()
-                    elif member.isfile():
-                        others.append(f"{name} of {path.name} (not the matrix)")
-        except InputError:  # it is a ValueError, too
-            raise
-        except (tarfile.TarError, ValueError) as error:
-            raise InputError(
-                f"{path} is no tar archive, or is damaged ({first_line(error)}); fetch it again"
-            ) from error
-    if len(texts) != 1:
-        raise InputError(f"{path} holds {len(texts)} files NAME/NAME.mtx; it must hold one: name the .mtx file itself")
-    ((inner, text),) = texts.items()
-    return replace(_matrix_market(text, f"{path}: {inner}", path.name), left_out=tuple(others))
 
 
 # ---- MATLAB, read in a child process, because damaged files crash scipy

@@ -16,6 +16,28 @@ REVERSE_KIND = "reverse_kind"
 _FILLS = ("mean", "zero")
 
 
+def with_added_edges(
+    graph: Graph, *, undirected: bool, self_loops: bool, self_loop_fill=None, reverse_kind: bool = False
+) -> Graph:
+    """The graph with reverse edges, self-loops or both; ``reverse_kind`` marks them in edge data of this name, uint8.
+
+    These are 0 for an edge of the graph, 1 for a reverse edge, and 2 for a self-loop that was added.
+    """
+    if reverse_kind and REVERSE_KIND in graph.edge_data:
+        raise InputError(
+            f"{graph.name} has edge data {REVERSE_KIND!r} already; rename them, or leave reverse_kind (--reverse-kind) out"
+        )
+    ends = [0, graph.num_edges]
+    graph = with_reverse_edges(graph) if undirected else graph
+    ends.append(graph.num_edges)
+    graph = with_self_loops(graph, self_loop_fill) if self_loops else graph
+    ends.append(graph.num_edges)
+    if not reverse_kind:
+        return graph
+    kinds = np.repeat(np.arange(3, dtype=np.uint8), np.diff(ends))
+    return replace(graph, edge_data={**graph.edge_data, REVERSE_KIND: kinds})
+
+
 def with_self_loops(graph: Graph, fill=None) -> Graph:
     """The graph with a self-loop at every node; new edges get the ids after the existing ones.
 
@@ -115,16 +137,6 @@ def with_reverse_edges(graph: Graph) -> Graph:
         _check_untouched(graph, "reverse edges")
         rows = {key: value[graph.edge_ids[missing]] for key, value in graph.edge_data.items()}
     return _with_edges(graph, dst[missing], graph.indices[missing], rows)
-
-
-def with_kinds(graph: Graph, ends: list[int]) -> Graph:
-    """The graph with edge data ``reverse_kind``, uint8: which slice of ``ends`` an edge's id lies in, from 0."""
-    if REVERSE_KIND in graph.edge_data:
-        raise InputError(
-            f"{graph.name} has edge data {REVERSE_KIND!r} already; rename them, or leave reverse_kind (--reverse-kind) out"
-        )
-    kinds = np.repeat(np.arange(len(ends) - 1, dtype=np.uint8), np.diff(ends))
-    return replace(graph, edge_data={**graph.edge_data, REVERSE_KIND: kinds})
 
 
 def _check_untouched(graph: Graph, what: str) -> None:
