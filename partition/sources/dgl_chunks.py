@@ -16,8 +16,6 @@ from dgl_gt.partition.system.user_files import reading, regular_file
 from .coo import COOGraph
 from .number_files import as_in_text, read_pieces
 
-METADATA = "metadata.json"
-
 
 class _Format(msgspec.Struct):
     name: Literal["csv", "numpy", "parquet"]

@@ -22,14 +22,16 @@ from dgl_gt.partition.transforms.node_split import SPLIT_IDS
 
 from . import sample
 from .coo import COOGraph, to_graph
+from .dgl_chunks import read_dgl_chunks
 from .edge_list import read_edge_list
-from .folders import folder_reader
+from .folders import metadata_of_chunks, raw_folder
 from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
 from .matrix_archive import read_matrix_archive
 from .metis_file import read_metis
 from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
+from .ogb_folder import read_ogb_folder
 from .options import SourceOptions, split_source_name
 from .splits import with_split
 from .table_files import TEXT, fetched, is_address, kind_of, names_tables
@@ -318,8 +320,10 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
 
 
 def _open_file(path: Path, options: SourceOptions) -> COOGraph:
-    if (read := folder_reader(path)) is not None:
-        return read()
+    if (metadata := metadata_of_chunks(path)) is not None:
+        return read_dgl_chunks(metadata)
+    if (raw := raw_folder(path)) is not None:
+        return read_ogb_folder(raw)
     kind = _file_kind(path)
     if kind not in _KINDS:
         looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)

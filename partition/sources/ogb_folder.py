@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.user_files import reading, regular_file
+from dgl_gt.partition.system.user_files import regular_file
 
 from .coo import COOGraph
+from .folders import number_files
 from .number_files import as_in_text, read_text
 
 _SPLIT = {"train": "train_idx", "valid": "val_idx", "test": "test_idx"}
-
-
-def raw_folder(folder: Path) -> Path | None:
-    """The folder of raw files of a data set: itself or its ``raw``; None where neither holds a list of edges."""
-    return next((each for each in (folder, folder / "raw") if "edge" in _files(each)), None)
 
 
 def read_ogb_folder(raw: Path) -> COOGraph:
@@ -27,11 +22,9 @@ def read_ogb_folder(raw: Path) -> COOGraph:
     Names of data are those of :func:`dgl_gt.partition.sources.ogb_datasets.ogb_dataset`. Only ``edge`` and
     ``num-node-list`` are needed. The split is ``split/NAME/`` beside the folder ``raw``.
     """
-    files, root = _files(raw), raw.absolute().parent if raw.absolute().name == "raw" else raw.absolute()
+    files, root = number_files(raw), raw.absolute().parent if raw.absolute().name == "raw" else raw.absolute()
     if "triplet-type-list" in files or (raw / "relations").is_dir():
         raise InputError(f"{raw} has several types of nodes or edges; a folder of one type of each can be read")
-    if "num-node-list" not in files:
-        raise InputError(f"{raw} has no num-node-list.csv.gz, which says how many nodes there are; add it")
     num_nodes = _count(files["num-node-list"])
     num_edges = _count(files["num-edge-list"]) if "num-edge-list" in files else None
     edges = _rows(files["edge"], np.int64, num_edges, "edges")
@@ -47,15 +40,6 @@ def read_ogb_folder(raw: Path) -> COOGraph:
     note = f"{root.name}: an edge from u to v is one direction; for both, choose undirected (--undirected)"
     more = {"notes": (note,), "split_ids": _read_split(root, num_nodes)}
     return COOGraph(edges[:, 0], edges[:, 1], num_nodes, data["node"], data["edge"], root.name, **more)
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    """Text files of numbers by their names without an ending; of a packed one and a plain one, the packed one."""
-    with reading(folder):
-        paths = list(folder.iterdir()) if os.path.isdir(folder) else []
-    return {
-        path.name.removesuffix(end): path for end in (".csv", ".csv.gz") for path in paths if path.name.endswith(end)
-    }
 
 
 def _count(path: Path) -> int:
@@ -85,10 +69,10 @@ def _check_ids(path: Path, ids: np.ndarray, num_nodes: int) -> None:
 
 def _read_split(root: Path, num_nodes: int) -> dict[str, np.ndarray]:
     """The ids of the nodes of each set, by the names that :attr:`COOGraph.split_ids` has."""
-    splits = [each for each in sorted((root / "split").glob("*")) if "train" in _files(each)]
+    splits = [each for each in sorted((root / "split").glob("*")) if "train" in number_files(each)]
     if len(splits) > 1:
         raise InputError(f"{root / 'split'} has {', '.join(each.name for each in splits)}; keep one of them")
-    files, found = _files(splits[0]) if splits else {}, {}
+    files, found = number_files(splits[0]) if splits else {}, {}
     for part, key in _SPLIT.items() if files else ():
         if part not in files:
             raise InputError(f"{splits[0]} has no {part}.csv.gz; add it")

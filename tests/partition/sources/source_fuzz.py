@@ -311,7 +311,7 @@ def chunked(rng: random.Random, folder: Path) -> Path:
         metadata[rng.choice(list(metadata))] = rng.choice(([], {}, None, 3, "n", {"n": {}}, [[1]], ["n", "m"]))
     text = json.dumps(metadata).encode()
     (folder / "metadata.json").write_bytes(damaged(rng, text) if rng.random() < 0.2 else text)
-    return folder
+    return folder / "metadata.json"
 
 
 def ogb_folder(rng: random.Random, folder: Path) -> Path:
@@ -324,7 +324,7 @@ def ogb_folder(rng: random.Random, folder: Path) -> Path:
     for name in ("raw", "split", "split/a"):
         (folder / name).mkdir()
     for name, array in arrays.items():
-        if rng.random() < 0.95:
+        if rng.random() < 0.95 or name in ("edge", "num-node-list"):  # without them it is a folder of tables
             place = folder / ("split/a" if name in ("train", "valid", "test") else "raw")
             piece(rng, place / f"{name}.csv", array, ",")
     return folder

@@ -193,7 +193,13 @@ def test_files_that_are_refused(tmp_path, file, content, named):
     chunked(tmp_path)
     (tmp_path / file).write_bytes(content)
     with pytest.raises(InputError, match=named):
-        load_graph(tmp_path)
+        load_graph(tmp_path / "metadata.json")
+
+
+def test_a_folder_of_tables_may_hold_metadata_of_another_kind(tmp_path):
+    (tmp_path / "edge.csv").write_text("src,dst\n0,1\n1,2\n")
+    (tmp_path / "metadata.json").write_text('{"rows": 2}')
+    assert load_graph(tmp_path).num_edges == 2
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,6 @@ def test_only_edges_and_the_number_of_nodes_are_needed(folder):
         ("raw/edge", b"\xff\xfe0\x00", ["raw/edge.csv", "not UTF-8"]),
         ("raw/num-node-list", "3\n3\n", ["num-node-list", "2 graphs"]),
         ("raw/num-node-list", "", ["num-node-list", "0 graphs"]),
-        ("raw/num-node-list", None, ["no num-node-list.csv.gz"]),
         ("raw/node-feat", "1,2,3\n" * 5, ["node-feat.csv", "5 rows for 6 nodes"]),
         ("raw/node-feat", "1,2,3\n" * 5 + "1,2\n", ["node-feat.csv", "line 6"]),
         ("raw/edge-feat", "1\n" * 8, ["edge-feat.csv", "8 rows for 9 edges"]),
