@@ -47,8 +47,9 @@ def add_commands(commands) -> None:
         usage="dgl-gt partition [options] --parts P --out DIR SOURCE",
         help="partition a graph into shards",
         description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
-        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], a folder or a pattern of .parquet, .csv or .tsv tables, s3://..., Matrix Market .mtx, .mat, "
-        "GraphML, GML, GEXF, Pajek .net, node-link .json or PyG .pt file, dgl:NAME, pyg:NAME, ogb:NAME or "
+        epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], a folder or a pattern of "
+        ".parquet, .csv or .tsv tables, s3://..., Matrix Market .mtx, .mat, GraphML, GML, GEXF, Pajek .net, node-link .json or PyG "
+        ".pt file, a SuiteSparse .tar.gz, a directory of DGL's chunked format or of OGB's raw form, dgl:NAME, pyg:NAME, ogb:NAME or "
         "sample:communities?nodes=20000&seed=0",
     )
     add_options(command)
@@ -209,10 +210,15 @@ def quality_table(manifest: dict, result: dict) -> str:
     """A table of a partition's parts and one of its quality, from its manifest and what the command returns."""
     quality, cut = manifest["quality"], manifest["cut"]
     copies = {"edge": "halo", "vertex": "mirrors"}[cut]
+    size = ["size"] if "files" in manifest else []  # an assignment alone has none
     parts = console.table(
-        ["part", "owned nodes", f"{copies} nodes" if cut == "edge" else copies, "edges", "rows sent", "size"],
+        ["part", "owned nodes", f"{copies} nodes" if cut == "edge" else copies, "edges", "rows sent", *size],
         [
-            [i, *(f"{part[key]:,}" for key in ("owned", copies, "edges", "sent")), format_bytes(part["bytes"])]
+            [
+                i,
+                *(f"{part[key]:,}" for key in ("owned", copies, "edges", "sent")),
+                *(format_bytes(part["bytes"]) for _ in size),
+            ]
             for i, part in enumerate(manifest["per_part"])
         ],
     )

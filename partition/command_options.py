@@ -39,6 +39,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="print estimates of memory, disk and time; write nothing"
     )
     command.add_argument("--seed", type=int, help="the same seed gives the same shards (default: 0)")
+    text = "write the part of each node in place of shards: an edge cut, for DGL's dispatch_data.py and GraphStorm"
+    command.add_argument("--assignment-only", action="store_true", help=text)
+    text = "format of --assignment-only: NODE_TYPE.txt and partition_meta.json (the default)"
+    command.add_argument("--format", choices=("dgl",), help=text)
     command.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
     command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     _add_cut(command.add_argument_group("cut"))
@@ -169,6 +173,8 @@ def _add_graph(group) -> None:
     group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
     group.add_argument("--self-loop-fill", type=self_loop_fill, metavar=FILL, help=FILL_HELP)
     group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
+    text = "edge data reverse_kind: 0 for an edge of SOURCE, 1 for a reverse and 2 for a self-loop that were added"
+    group.add_argument("--reverse-kind", action="store_true", help=text)
     group.add_argument(
         "--random-features", type=int, metavar="WIDTH", help="add random features to a graph that has none"
     )
@@ -200,6 +206,8 @@ def _add_graph(group) -> None:
 
 def settings(args) -> dict:
     """Arguments of :func:`dgl_gt.partition.partition`: the options that are given."""
+    if args.format is not None and not args.assignment_only:
+        raise InputError(f"--format {args.format} is a format of --assignment-only; add that, or leave --format out")
     found = _given(args, [each.name for each in fields(PartitionConfig)])
     if "parts" not in found:
         if args.like is None:

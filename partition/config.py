@@ -11,11 +11,12 @@ from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.sources.options import SourceOptions
 from dgl_gt.partition.transforms.encodings import Encoding, parse_encodings
 
-from .errors import InputError, check_one_of, check_type, whole_number
+from .errors import InputError, check_flags, check_one_of, check_type, whole_number
 from .transforms.exphormer import check_transforms
 from .transforms.link_split import check_split
 
 CUTS = ("edge", "vertex", "auto")
+_OF_SHARDS = ("encode", "expander", "virtual_nodes", "link_split")  # an assignment is of the user's nodes and edges
 _MAX_HALO_DEPTH = 100  # hops; the halos of a connected graph hold every node long before
 
 
@@ -38,10 +39,18 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
     link_split: str | None = None
     like: object = None
     move: float | None = None
+    assignment_only: bool = False
 
     def __post_init__(self):
         EdgeCutOptions.__post_init__(self)
         SourceOptions.__post_init__(self)
+        check_flags(assignment_only=self.assignment_only)
+        added = [name for name in _OF_SHARDS if getattr(self, name) is not None]
+        if self.assignment_only and added:
+            raise InputError(
+                f"{added[0]} (--{added[0].replace('_', '-')}) is for shards, and assignment_only (--assignment-only) is given; leave "
+                "one of them out"
+            )
         bounds = {"rank_memory": self.rank_memory}
         vars(self).update(
             {name: whole_number(name, value, 1) for name, value in bounds.items() if value is not None},
@@ -100,6 +109,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
         given = [name for name in OF_EDGE_CUTS if getattr(self, name) is not None]
         given += ["like"] if self.like is not None else []
         given += ["halo_depth"] if self.halo_depth > 1 else []
+        given += ["assignment_only"] if self.assignment_only else []
         given += ["attempts"] if self.attempts > 1 and self.cut != "auto" else []
         if given and self.cut not in (None, "edge"):
             name = given[0] if given[0] == "owner" else f"{given[0]} (--{given[0].replace('_', '-')})"

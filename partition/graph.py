@@ -77,6 +77,8 @@ class Graph:
         The links to learn; those of validation and test are not among the edges.
     link_split : dict of str to array, or None
         The split of links that the data set has, under the names of a file of ``link_split``.
+    node_type : str
+        What DGL calls the nodes; ``"_N"`` where a source has no name for them.
     """
 
     indptr: np.ndarray
@@ -93,6 +95,7 @@ class Graph:
     transforms: dict[str, dict] = field(default_factory=dict)
     links: Links | None = None
     link_split: dict[str, np.ndarray] | None = None
+    node_type: str = "_N"
 
     def __repr__(self):
         return (

@@ -98,7 +98,7 @@ def measure_source(source: Graph | COOGraph, config: PartitionConfig) -> SourceS
     node_bytes, edge_bytes = (_row_bytes(data) for data in (source.node_data, source.edge_data))
     new_bytes = 4 * (config.random_features or 0) + encoding_needs.row_bytes(encode, features) + virtual
     copied = bool(new_edges or config.undirected or config.self_loops)  # edge data that are extended
-    new_edge_bytes = encoding_needs.edge_bytes(encode) + (1 if new_edges else 0)
+    new_edge_bytes = encoding_needs.edge_bytes(encode) + (1 if new_edges else 0) + (1 if config.reverse_kind else 0)
     return SourceSizes(
         nodes=nodes + virtual,
         edges=edges + new_edges,

@@ -13,6 +13,7 @@ from dgl_gt.partition.cuts.weights import check_weights
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
+from dgl_gt.partition.shards.dgl_assignment import ASSIGNMENT, check_node_type, write_assignment
 from dgl_gt.partition.shards.layout import check_memory, choose_cut, mapped_layout
 from dgl_gt.partition.shards.manifest import SHARDS
 from dgl_gt.partition.shards.write import write_shards
@@ -77,6 +78,7 @@ def partition(
     self_loops: bool = False,
     self_loop_fill=None,
     undirected: bool = False,
+    reverse_kind: bool = False,
     random_features: int | None = None,
     split: str | None = None,
     stratify: bool = False,
@@ -86,6 +88,7 @@ def partition(
     link_split: str | None = None,
     like=None,
     move: float | None = None,
+    assignment_only: bool = False,
 ) -> dict:
     """Partition a graph and write its shards.
 
@@ -128,7 +131,9 @@ def partition(
         Replace ``out`` if it holds shards.
     progress : callable, optional
         Called as ``progress(stage)``. By default a notebook shows the stage.
-    num_nodes, node_data, node_table, id, ends, fill_missing, ids, label, features, skip, keys, self_loops, self_loop_fill, undirected
+    num_nodes, node_data, node_table, id, ends, fill_missing, ids, label, features, skip, keys
+        See :func:`dgl_gt.partition.load_graph`.
+    self_loops, self_loop_fill, undirected, reverse_kind
         See :func:`dgl_gt.partition.load_graph`.
     random_features, split, stratify
         See :func:`dgl_gt.partition.load_graph`.
@@ -150,11 +155,14 @@ def partition(
         go where most of their neighbours are. ``notes`` say how far the predicted step is from that of a fresh cut.
     move : float, optional
         With ``like``, nodes may move where that lowers the predicted step by more than this share of it.
+    assignment_only : bool
+        Write the part of each node, as DGL's ``dispatch_data.py`` and GraphStorm read it, in place of shards: an edge cut as
+        ``NODE_TYPE.txt`` and ``partition_meta.json``.
 
     Returns
     -------
     dict
-        The manifest, see docs/format.md. Its ``left_out`` lists data of the source that are not in the shards.
+        The manifest, see docs/format.md; with ``assignment_only`` without what it says of files. Its ``left_out`` lists data of the source that are not in the shards.
 
     Raises
     ------
@@ -168,7 +176,8 @@ def partition(
     """
     arguments = locals()  # all of them, by name
     config = PartitionConfig(**{each.name: arguments[each.name] for each in fields(PartitionConfig)})
-    with new_directory(out, SHARDS, force=force) as folder, ExitStack() as until_written:
+    kind = ASSIGNMENT if config.assignment_only else SHARDS
+    with new_directory(out, kind, force=force) as folder, ExitStack() as until_written:
         progress = until_written.enter_context(stages(progress))
         progress = _progress(progress, is_bounded=config.memory is not None)
         peak_before, resident_before = peak_memory_bytes(), resident_memory_bytes()
@@ -202,7 +211,8 @@ def partition(
             isolated = graph.count_isolated()
             graph = transformed(graph, **config.transforms, seed=config.seed)
             graph = add_encodings(graph, config.encodings, seed=config.seed, progress=progress)
-            check_disk_space(graph, out, method)
+            if not config.assignment_only:
+                check_disk_space(graph, out, method)
             if config.like is not None:
                 graph, config = grown(graph, config, progress)
             cuts = _cuts_in_memory(graph, method, config, progress)
@@ -214,6 +224,8 @@ def partition(
             quality = layout.quality
             check_memory_bound(sizes, method, memory, quality["max_copies_factor"], quality["edge_balance"])
         made = {"seed": config.seed, "choice": choice, "method": method, "isolated_nodes": isolated}
+        if config.assignment_only:
+            return write_assignment(layout, folder, **made)
         made["id_map"] = names_tables(source)
         return write_shards(layout, folder, **made, progress=progress)
 
@@ -230,6 +242,8 @@ def _progress(progress, *, is_bounded: bool):
 
 def check_extras(source, config: PartitionConfig) -> None:
     """Raise :class:`InputError` if the source lacks what the options need of its data."""
+    if config.assignment_only:
+        check_node_type(source)
     check_encodable(source, config.encodings, config.random_features)
     check_transforms(source, **config.transforms)
     check_weights(source, config.cut_weights, config.node_weights)

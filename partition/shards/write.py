@@ -37,14 +37,16 @@ def write_shards(
     not another (``choice``), and the method, one of
     :data:`dgl_gt.partition.memory_bound.METHODS`.
     """
-    graph, cut, files, part_bytes = layout.graph, layout.cut, {}, []
+    graph, cut = layout.graph, layout.cut
+    files: dict = {}
+    part_bytes = []
     for index in range(cut.parts):
         if progress:
             progress(f"writing part {index + 1} of {cut.parts}")
         written = _write_part(graph, folder, index, structure_arrays(layout, layout.part(index), index))
         files.update(written)
         part_bytes.append(sum(file["bytes"] for file in written.values()))
-    node_names = _write_node_names(folder, graph.node_names)
+    node_names = write_node_names(folder, graph.node_names)
     if node_names:
         files[NODE_NAMES] = file_entry(folder / NODE_NAMES)
     if node_names and id_map:
@@ -53,30 +55,33 @@ def write_shards(
     links = _write_links(folder, graph, cut)
     if links:
         files[LINKS] = file_entry(folder / LINKS)
-    return write_manifest(
-        folder,
-        {
-            **manifest_counts(layout.figures, part_bytes),
-            "quality": layout.quality,
-            "source": graph.name,
-            "left_out": list(graph.left_out),
-            "notes": list(graph.notes),
-            "isolated_nodes": graph.count_isolated() if isolated_nodes is None else isolated_nodes,
-            "node_names": node_names,
-            "class_names": None if graph.class_names is None else list(graph.class_names),
-            "encodings": _encodings(graph),
-            "transforms": graph.transforms,
-            "links": links,
-            "seed": seed,
-            "choice": choice,
-            "method": method,
-            "mapping": None if cut.mapping is None else asdict(cut.mapping),
-            "node_data": _columns(graph.node_data),
-            "edge_data": _columns(graph.edge_data),
-            "ptr": cut.ptr.tolist(),
-            "files": files,
-        },
-    )
+    made = described(layout, part_bytes, isolated_nodes, seed, choice, method)
+    return write_manifest(folder, {**made, "node_names": node_names, "links": links, "files": files})
+
+
+def described(
+    layout: Layout, part_bytes: list[int], isolated_nodes: int | None = None, seed=None, choice=None, method="metis"
+) -> dict:
+    """What a manifest says of a graph and its cut."""
+    graph, cut = layout.graph, layout.cut
+    return {
+        **manifest_counts(layout.figures, part_bytes),
+        "quality": layout.quality,
+        "source": graph.name,
+        "left_out": list(graph.left_out),
+        "notes": list(graph.notes),
+        "isolated_nodes": graph.count_isolated() if isolated_nodes is None else isolated_nodes,
+        "class_names": None if graph.class_names is None else list(graph.class_names),
+        "encodings": _encodings(graph),
+        "transforms": graph.transforms,
+        "seed": seed,
+        "choice": choice,
+        "method": method,
+        "mapping": None if cut.mapping is None else asdict(cut.mapping),
+        "node_data": _columns(graph.node_data),
+        "edge_data": _columns(graph.edge_data),
+        "ptr": cut.ptr.tolist(),
+    }
 
 
 def structure_arrays(layout: Layout, part: Part, index: int) -> dict:
@@ -101,7 +106,7 @@ def structure_arrays(layout: Layout, part: Part, index: int) -> dict:
     return arrays
 
 
-def _write_node_names(folder: Path, names: np.ndarray | None) -> str | None:
+def write_node_names(folder: Path, names: np.ndarray | None) -> str | None:
     """Write the user's ids of nodes, if there are any: line i is the id of node i. Return ``"integers"`` or ``"text"``."""
     if names is None:
         return None

@@ -39,6 +39,8 @@ class COOGraph:
     transforms: dict[str, dict] = field(default_factory=dict)  # as in Graph; no source has any
     links: None = None  # as in Graph; no source has any
     link_split: dict[str, np.ndarray] | None = None  # as in Graph
+    node_type: str = "_N"  # as in Graph
+    split_ids: dict[str, np.ndarray] = field(default_factory=dict)  # the user's ids of nodes, by the names of SPLIT_IDS
 
     @cached_property
     def loops(self) -> np.ndarray:
@@ -122,7 +124,7 @@ def to_graph(coo: COOGraph) -> Graph:
         src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
         edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}
     graph = from_edges(src, dst, coo.num_nodes, node_data, edge_data, coo.name)
-    passed = ("left_out", "notes", "node_names", "class_names", "link_split")
+    passed = ("left_out", "notes", "node_names", "class_names", "link_split", "node_type")
     return replace(graph, **{name: getattr(coo, name) for name in passed})
 
 

@@ -40,7 +40,8 @@ def from_dgl(graph, name: str = "DGLGraph") -> COOGraph:
         own = [key for key in columns if key in _DGL_COLUMNS]
         left_out += [f"{kind} data {key} (used by DGL; copy it to another name to keep it)" for key in own]
         data[kind] = named_arrays({key: columns[key] for key in columns if key not in own}, f"{name}: {kind} data")
-    return COOGraph(src, dst, graph.num_nodes(), data["node"], data["edge"], name, left_out=tuple(left_out))
+    more = {"left_out": tuple(left_out), "node_type": graph.ntypes[0]}
+    return COOGraph(src, dst, graph.num_nodes(), data["node"], data["edge"], name, **more)
 
 
 def read_dgl_file(path: Path) -> COOGraph:
@@ -48,8 +49,9 @@ def read_dgl_file(path: Path) -> COOGraph:
     with reading(path), open(path, "rb"):
         pass
     ((header, arrays),) = read_in_child("dgl_gt.partition.sources.dgl_graphs", path, "DGL")
-    data, left_out = (with_prefix("node/", arrays), with_prefix("edge/", arrays)), tuple(header["left_out"])
-    return COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], *data, path.name, left_out=left_out)
+    data = with_prefix("node/", arrays), with_prefix("edge/", arrays)
+    more = {"left_out": tuple(header["left_out"]), "node_type": header["node_type"]}
+    return COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], *data, path.name, **more)
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
@@ -66,7 +68,8 @@ def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     left_out = [*coo.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
     data = {f"node/{key}": value for key, value in coo.node_data.items()}
     data |= {f"edge/{key}": value for key, value in coo.edge_data.items()}
-    yield {"num_nodes": coo.num_nodes, "left_out": left_out}, {"src": coo.src, "dst": coo.dst, **data}
+    header = {"num_nodes": coo.num_nodes, "left_out": left_out, "node_type": coo.node_type}
+    yield header, {"src": coo.src, "dst": coo.dst, **data}
 
 
 def dgl_dataset(source: str) -> COOGraph:

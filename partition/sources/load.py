@@ -17,29 +17,35 @@ import scipy  # imports its parts at their first use
 from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, first_line, printable
 from dgl_gt.partition.graph import Graph, named_arrays
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
-from dgl_gt.partition.transforms.added_edges import check_fill, with_reverse_edges, with_self_loops
-from dgl_gt.partition.transforms.node_split import shares_of, with_masks
+from dgl_gt.partition.transforms.added_edges import check_fill, with_added_edges
+from dgl_gt.partition.transforms.node_split import SPLIT_IDS
 
 from . import sample
-from .coo import COOGraph, standard_label, to_graph
+from .coo import COOGraph, to_graph
+from .dgl_chunks import read_dgl_chunks
 from .edge_list import read_edge_list
+from .folders import metadata_of_chunks, raw_folder
 from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
+from .matrix_archive import read_matrix_archive
 from .metis_file import read_metis
 from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
+from .ogb_folder import read_ogb_folder
 from .options import SourceOptions, split_source_name
+from .splits import with_split
 from .table_files import TEXT, fetched, is_address, kind_of, names_tables
 from .tables import tables_open
 
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
 _EDGE_LISTS = (*_TEXT_TABLES, ".edges", ".edgelist", ".el")
 _NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
-_KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", ".mtx", ".mat", *_EDGE_LISTS, *_NETWORKX_FILES)
+_MATRICES = (".mtx", ".mat", ".tar", ".tgz")
+_KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", *_MATRICES, *_EDGE_LISTS, *_NETWORKX_FILES)
 _ALLOWED = (
     ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .parquet, a folder, a pattern or an address of tables, .graph "
-    "(METIS), .mtx (Matrix Market), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
-    "(node-link), dgl:NAME, pyg:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
+    "(METIS), .mtx (Matrix Market), .tar (of SuiteSparse), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
+    "(node-link), a directory of DGL's chunked format or of OGB's raw files, dgl:NAME, pyg:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
     "array (2, E) of edges"
 )
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
@@ -64,6 +70,7 @@ def load_graph(
     self_loops: bool = False,
     self_loop_fill=None,
     undirected: bool = False,
+    reverse_kind: bool = False,
     random_features: int | None = None,
     split: str | None = None,
     stratify: bool = False,
@@ -76,7 +83,7 @@ def load_graph(
     source : str, Path, DGLGraph, Data of PyG, networkx graph, scipy matrix, array, tensor, tuple or Graph
         - ``*.npz``: ``edge_index`` (2, E) and optionally ``num_nodes``, ``x`` or ``feat`` (N, F) or sparse
           ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape``, ``y`` or ``label`` (N,), ``train_mask``, ``val_mask``,
-          ``test_mask``, ``node_data_NAME`` (N, ...), ``edge_data_NAME`` (E, ...), ``node_names`` (N,), ``name``,
+          ``test_mask``, or ids of nodes as ``train_idx``, ``val_idx``, ``test_idx``, ``node_data_NAME`` (N, ...), ``edge_data_NAME`` (E, ...), ``node_names`` (N,), ``name``,
           ``directed``. In place of ``edge_index``, ``adj_indptr``, ``adj_indices`` and ``adj_data`` may hold a sparse
           matrix. Some names of other projects are known, too; ``keys`` maps others. If ``directed`` is false, each undirected
           edge is listed once and stored in both directions, as edges ``e`` and ``E + e``; a self-loop is stored once.
@@ -89,7 +96,9 @@ def load_graph(
         - ``*.parquet``, a folder, a pattern, an address such as ``s3://bucket/edges/``: tables of edges in CSV, TSV and
           Parquet files, see docs/cli.md.
         - ``*.graph``, also ``.gz``: a METIS file.
-        - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy.
+        - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy; also ``*.tar.gz`` with ``NAME/NAME.mtx``.
+        - A directory with ``metadata.json``, or that file: DGL's chunked format, with one node type and one relation.
+        - A directory with ``edge.csv.gz``, in it or in its ``raw``: a data set of OGB's form, as listed.
         - ``*.graphml``, ``*.gml``, ``*.gexf``, ``*.net`` (Pajek), ``*.json`` (node-link): read by networkx.
         - ``dgl:NAME?raw_dir=DIR``, ``pyg:NAME?root=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data``, of
           ``torch_geometric.datasets`` or of ``ogb``.
@@ -129,7 +138,10 @@ def load_graph(
         Edge data of these self-loops, for a graph that has edge data: a number; the mean over the in-edges of the node,
         which is zero without any, for floats alone; zero; or one of these for each edge data by name.
     undirected : bool
-        Add the reverse of each edge that has none, with the edge data of that edge.
+        Add the reverse of each edge that has none, with the edge data of that edge. Parallel edges get one each.
+    reverse_kind : bool
+        Add edge data ``reverse_kind``, uint8: 0 for an edge of the source, 1 for a reverse that ``undirected`` added, 2
+        for a self-loop that ``self_loops`` added.
     random_features : int, optional
         Width W of a normally distributed ``feat``, float32 (N, W), for a graph that has no features.
     split : str, optional
@@ -137,7 +149,8 @@ def load_graph(
     stratify : bool
         Whether ``split`` splits each class by itself.
     seed : int
-        Seed of ``random_features`` and of ``split``.
+        Seed of ``random_features`` and ``split``, and of the tenth of the training nodes that becomes ``val_mask`` where a
+        source has masks of training and test alone.
 
     Returns
     -------
@@ -173,15 +186,12 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
             raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not num_nodes = {options.num_nodes}")
         opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
         opened = with_columns(opened, columns)
-        if options.split is not None:
-            label = opened.node_data.get("label")
-            label = standard_label(label) if label is not None and isinstance(opened, COOGraph) else label
-            opened = with_masks(opened, label, shares_of(options.split), options.stratify, options.seed)
+        opened, of_split = with_split(opened, columns, options)
     except MemoryError as error:
         raise _too_large(source, error) from error
-    if note:
-        opened = replace(opened, notes=(*opened.notes, note))
-        warnings.warn(printable(note), SourceWarning, stacklevel=3)
+    for said in filter(None, (note, of_split)):
+        opened = replace(opened, notes=(*opened.notes, said))
+        warnings.warn(printable(said), SourceWarning, stacklevel=3)
     told = len(source.left_out) if isinstance(source, Graph) else 0  # when that graph was loaded
     if opened.left_out[told:]:
         notes = printable(", ".join(opened.left_out[told:]))
@@ -206,10 +216,8 @@ def build_graph(source: Graph | COOGraph, options: SourceOptions) -> Graph:
     check_fill(source, options.self_loop_fill)
     try:
         graph = to_graph(source) if isinstance(source, COOGraph) else source
-        if options.undirected:
-            graph = with_reverse_edges(graph)
-        if options.self_loops:
-            graph = with_self_loops(graph, options.self_loop_fill)
+        added = ("undirected", "self_loops", "self_loop_fill", "reverse_kind")
+        graph = with_added_edges(graph, **{name: getattr(options, name) for name in added})
         width = options.random_features
         return graph if width is None else _with_random_features(graph, width, options.seed)
     except MemoryError as error:
@@ -317,12 +325,18 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
 
 
 def _open_file(path: Path, options: SourceOptions) -> COOGraph:
+    if (metadata := metadata_of_chunks(path)) is not None:
+        return read_dgl_chunks(metadata)
+    if (raw := raw_folder(path)) is not None:
+        return read_ogb_folder(raw)
     kind = _file_kind(path)
     if kind not in _KINDS:
         looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
         hint = f"; for a data set write ogb:{path}, pyg:{path} or dgl:{path}" if looks_like_data_set else ""
         raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
     path = regular_file(path)
+    if kind in (".tar", ".tgz"):
+        return read_matrix_archive(path)
     if kind == ".mtx" or (kind in _EDGE_LISTS and is_matrix_market(path)):
         return read_matrix_market(path)
     if kind in _EDGE_LISTS:
@@ -348,7 +362,7 @@ def _file_kind(path: Path) -> str:
     """Return the suffix that tells how to read a file, without ``.gz`` if its reader unpacks it."""
     suffix = path.suffix.lower()
     packed = Path(path.stem).suffix.lower()
-    return packed if suffix == ".gz" and packed in (*_EDGE_LISTS, ".graph", ".mtx") else suffix
+    return packed if suffix == ".gz" and packed in (*_EDGE_LISTS, ".graph", ".mtx", ".tar") else suffix
 
 
 def _read_node_data(options: SourceOptions, tables: Sequence[NodeColumns] = ()) -> list[NodeColumns]:
@@ -357,7 +371,9 @@ def _read_node_data(options: SourceOptions, tables: Sequence[NodeColumns] = ()) 
     if node_data is None:
         columns = []
     elif isinstance(node_data, dict):
-        columns = [NodeColumns(named_arrays(node_data, "node data"))]
+        arrays = named_arrays(node_data, "node data")
+        split_ids = {key: arrays.pop(key) for key in SPLIT_IDS if key in arrays}
+        columns = [NodeColumns(arrays, split_ids=split_ids)]
     else:
         paths = node_data if isinstance(node_data, (list, tuple)) else [node_data]
         columns = [_read_columns(path, options) for path in paths]

@@ -80,13 +80,17 @@ def is_matrix_market(path: Path) -> bool:
 def read_matrix_market(path: Path) -> COOGraph:
     """Read a square sparse matrix, whose nodes count from 1; symmetric ones are stored both ways."""
     with reading(path):
-        try:  # from memory, as a file that is closed while scipy raises would end the process
-            matrix = scipy.io.mmread(io.BytesIO("".join(text for _, text in text_blocks(path)).encode()))
-        except InputError:
-            raise
-        except (ValueError, TypeError, OverflowError) as error:
-            raise InputError(f"{path} is no Matrix Market file that scipy reads ({first_line(error)})") from error
-    return from_scipy(scipy.sparse.coo_array(matrix), path.name)
+        text = "".join(text for _, text in text_blocks(path))
+    return parse_matrix_market(text.encode(), str(path), path.name)
+
+
+def parse_matrix_market(text: bytes, what: str, name: str) -> COOGraph:
+    """Read the text of a Matrix Market file; ``what`` names it in messages."""
+    try:  # from memory, as a file that is closed while scipy raises would end the process, and so does a last line without an end
+        matrix = scipy.io.mmread(io.BytesIO(text + b"\n"))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{what} is no Matrix Market file that scipy reads ({first_line(error)})") from error
+    return from_scipy(scipy.sparse.coo_array(matrix), name)
 
 
 # ---- MATLAB, read in a child process, because damaged files crash scipy

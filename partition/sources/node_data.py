@@ -45,6 +45,7 @@ class NodeColumns:
     header: tuple[str, ...] = ()  # names of a table's columns
     maybe_ids: dict[str, np.ndarray] = field(default_factory=dict)  # in a table without ids, columns that could be them
     used_keys: frozenset[str] = frozenset()  # of the names in files that the user gave
+    split_ids: dict[str, np.ndarray] = field(default_factory=dict)  # as in COOGraph
 
     @property
     def rows(self) -> int | None:

@@ -16,6 +16,7 @@ from dgl_gt.partition.errors import InputError, first_line
 from dgl_gt.partition.graph import SPLIT_MASKS, as_array
 from dgl_gt.partition.system.mapped_arrays import SMALLEST_BYTES, map_npy, map_npz_member, read_header
 from dgl_gt.partition.system.user_files import check_fits_memory, check_unpacked_size, reading
+from dgl_gt.partition.transforms.node_split import SPLIT_IDS
 
 from .coo import COOGraph
 from .matrices import checked_matrix, from_array, from_scipy
@@ -25,7 +26,7 @@ _EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
 _OF_ZIPFILE = (zipfile.BadZipFile, RuntimeError, NotImplementedError, lzma.LZMAError, struct.error)
 _CSR = ("indptr", "indices", "data", "shape")
 _SPARSE_KEYS, _ADJACENCY_KEYS = (tuple(f"{name}_{part}" for part in _CSR) for name in ("x", "adj"))
-_NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS)
+_NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS, *SPLIT_IDS)
 _MEANS = {"x": "feat", "y": "label"}  # two names of one array
 _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", *_ADJACENCY_KEYS)
 # names that other projects give to these arrays
@@ -36,6 +37,9 @@ _SYNONYMS = {
     "edge_data_feat": ("edge_feat", "edge_attr", "edge_features"),
     **{f"x_{part}": (f"attr_{part}",) for part in _CSR},
     **{key: (f"{key}s",) for key in SPLIT_MASKS},
+    "train_idx": ("idx_train",),
+    "val_idx": ("valid_idx", "idx_val"),  # OGB calls it valid
+    "test_idx": ("idx_test",),
 }
 
 
@@ -84,6 +88,7 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
         node_names=columns.ids,
         class_names=columns.classes,
         used_keys=columns.used_keys,
+        split_ids=columns.split_ids,
     )
     if coo.listed_once and (twice := coo.listed_reverse()) is not None:
         raise InputError(
@@ -95,22 +100,24 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
 
 def read_npy(path: Path) -> COOGraph:
     """Read a graph from a ``.npy`` file that holds its ``edge_index``, whole numbers of shape (2, E)."""
-    return replace(from_array(_array(path), f"{path}: edge_index"), name=path.name)
+    return replace(from_array(read_array(path), f"{path}: edge_index"), name=path.name)
 
 
 def read_npy_node_data(path: Path) -> NodeColumns:
     """Read one column, named after the file: ``feat.npy`` (or ``x.npy``, ``features.npy``, ...) holds ``feat``."""
-    [key] = _names_in_file([path.stem], ("feat", "label", "x", "y", *SPLIT_MASKS), {}) or [f"{_NODE_DATA}{path.stem}"]
+    [key] = _names_in_file([path.stem], ("feat", "label", "x", "y", *SPLIT_MASKS, *SPLIT_IDS), {}) or [
+        f"{_NODE_DATA}{path.stem}"
+    ]
     what = f"node data {path.stem}; features are feat.npy, and labels label.npy" if key.startswith(_NODE_DATA) else key
     notes = () if key in (path.stem, _MEANS.get(path.stem)) else (f"{path.name}: it is read as {what}",)
-    return _node_columns(path, _Archive({key: _array(path)}, notes=notes))
+    return _node_columns(path, _Archive({key: read_array(path)}, notes=notes))
 
 
 def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> NodeColumns:
     """Read only the node keys."""
     archive = _read_archive(path, _NODE_KEYS, keys or {})
     columns = _node_columns(path, archive)
-    if not columns.data:
+    if not (columns.data or columns.split_ids):
         raise InputError(
             f"{path} holds no node data under the names {', '.join(_NODE_KEYS)} and {_NODE_DATA}NAME; its keys are "
             f"{', '.join(archive.keys) or 'none'}. Map them with keys (--keys x=NAME,y=NAME)"
@@ -118,7 +125,8 @@ def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> Nod
     return columns
 
 
-def _array(path: Path) -> np.ndarray:
+def read_array(path: Path) -> np.ndarray:
+    """Read the array of a ``.npy`` file; a large one is memory-mapped."""
     try:
         with reading(path):
             return map_npy(path)
@@ -234,6 +242,7 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None = None) -
             data[key] = np.ascontiguousarray(mask.T) if is_turned else mask
     names = None if "node_names" not in arrays else as_names(arrays["node_names"], f"{path}: node_names")
     more = {"left_out": archive.left_out, "notes": notes, "used_keys": archive.used_keys}
+    more["split_ids"] = {key: arrays[key] for key in SPLIT_IDS if key in arrays}
     return NodeColumns(data, path.name, ids=names, classes=classes, **more)
 
 

@@ -34,6 +34,7 @@ class SourceOptions:
     self_loops: bool = False
     self_loop_fill: object = None
     undirected: bool = False
+    reverse_kind: bool = False
     random_features: int | None = None
     split: str | None = None
     stratify: bool = False
@@ -60,7 +61,13 @@ class SourceOptions:
         keys = {} if self.keys is None else self.keys
         if not (isinstance(keys, Mapping) and all(isinstance(each, str) for each in keys.values())):
             raise InputError(f"keys is {keys!r}; it must be a dict of names in the file by names that load_graph reads")
-        check_flags(self_loops=self.self_loops, undirected=self.undirected, stratify=self.stratify)
+        flags = ("self_loops", "undirected", "reverse_kind", "stratify")
+        check_flags(**{name: getattr(self, name) for name in flags})
+        if self.reverse_kind and not (self.undirected or self.self_loops):
+            raise InputError(
+                "reverse_kind (--reverse-kind) is given, but no edges are added that it could mark; add undirected "
+                "(--undirected) or self_loops (--self-loops), or leave it out"
+            )
         if self.split is not None:
             shares_of(self.split)  # raises unless they are shares
         elif self.stratify:

@@ -11,6 +11,8 @@ from pathlib import Path
 from dgl_gt.partition.errors import InputError, first_line, import_optional
 from dgl_gt.partition.system.user_files import regular_file
 
+from .folders import metadata_of_chunks, raw_folder
+
 TEXT = (".csv", ".tsv", ".txt")
 _PACKED = (".gz", ".zst")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+]+://")
@@ -56,7 +58,9 @@ def names_tables(source) -> bool:
         return kind_of(name) in (".parquet", *TEXT, "") or _is_pattern(name)
     if _is_pattern(name) and not os.path.lexists(name):
         return not name.startswith(("sample:", "ogb:", "dgl:", "pyg:"))  # whose ? begins their options
-    return kind_of(name) == ".parquet" or os.path.isdir(os.path.expanduser(name))
+    if kind_of(name) == ".parquet":
+        return True
+    return os.path.isdir(os.path.expanduser(name)) and metadata_of_chunks(name) is None and raw_folder(name) is None
 
 
 def table_files(source, folder: Path) -> list[TableFile]:

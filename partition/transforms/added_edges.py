@@ -12,7 +12,30 @@ import scipy  # imports its parts at their first use
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS, Graph, from_edges
 
+REVERSE_KIND = "reverse_kind"
 _FILLS = ("mean", "zero")
+
+
+def with_added_edges(
+    graph: Graph, *, undirected: bool, self_loops: bool, self_loop_fill=None, reverse_kind: bool = False
+) -> Graph:
+    """The graph with reverse edges, self-loops or both; ``reverse_kind`` marks them in edge data of this name, uint8.
+
+    These are 0 for an edge of the graph, 1 for a reverse edge, and 2 for a self-loop that was added.
+    """
+    if reverse_kind and REVERSE_KIND in graph.edge_data:
+        raise InputError(
+            f"{graph.name} has edge data {REVERSE_KIND!r} already; rename them, or leave reverse_kind (--reverse-kind) out"
+        )
+    ends = [0, graph.num_edges]
+    graph = with_reverse_edges(graph) if undirected else graph
+    ends.append(graph.num_edges)
+    graph = with_self_loops(graph, self_loop_fill) if self_loops else graph
+    ends.append(graph.num_edges)
+    if not reverse_kind:
+        return graph
+    kinds = np.repeat(np.arange(3, dtype=np.uint8), np.diff(ends))
+    return replace(graph, edge_data={**graph.edge_data, REVERSE_KIND: kinds})
 
 
 def with_self_loops(graph: Graph, fill=None) -> Graph:
@@ -99,37 +122,21 @@ def _loop_rows(graph: Graph, values: np.ndarray, nodes: np.ndarray, fill) -> np.
 def with_reverse_edges(graph: Graph) -> Graph:
     """The graph with v -> u for every edge u -> v; new edges get the ids after the existing ones.
 
-    A new edge takes the edge data of the edge whose reverse it is. :class:`InputError` where there are edge data and
-    several parallel edges without a reverse, because these data may differ.
+    A new edge takes the edge data of the edge whose reverse it is. Where parallel edges have no edge back, each of them
+    gets a reverse of its own.
     """
-    n = graph.num_nodes
-    forward = scipy.sparse.csr_array((np.ones(graph.num_edges, bool), graph.indices, graph.indptr), (n, n), copy=True)
-    forward.sum_duplicates()
-    missing = (forward.T.tocsr() > forward).tocoo()  # rows are destinations
-    del forward
+    n, dst = graph.num_nodes, graph.destinations()
+    keys = np.sort(dst.astype(np.int64) * n + graph.indices)
+    wanted = graph.indices.astype(np.int64) * n + dst
+    order = np.argsort(wanted, kind="stable")
+    wanted = wanted[order]  # a search for ascending numbers is several times as fast
+    missing = order[keys[np.searchsorted(keys, wanted).clip(max=max(len(keys) - 1, 0))] != wanted]
+    del keys, wanted, order
     rows = {}
-    if len(missing.row) and graph.edge_data:
+    if len(missing) and graph.edge_data:
         _check_untouched(graph, "reverse edges")
-        ids = _only_edges(graph, missing.row, missing.col)
-        rows = {key: value[ids] for key, value in graph.edge_data.items()}
-    return _with_edges(graph, missing.col, missing.row, rows)
-
-
-def _only_edges(graph: Graph, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """The id of the only edge from each source to its destination; :class:`InputError` where there are several."""
-    n = graph.num_nodes
-    keys, wanted = graph.destinations().astype(np.int64) * n + graph.indices, dst.astype(np.int64) * n + src
-    order = np.argsort(keys)
-    keys = keys[order]
-    at = np.searchsorted(keys, wanted)
-    count = np.searchsorted(keys, wanted, "right") - at
-    if (count > 1).any():
-        row = int((count > 1).argmax())
-        raise InputError(
-            f"{graph.name}: {count[row]} edges go from node {src[row]} to node {dst[row]} and none back, so it is unknown whose edge "
-            f"data ({', '.join(graph.edge_data)}) the reverse edge takes; merge them in the source, or add reverse edges there"
-        )
-    return graph.edge_ids[order[at]]
+        rows = {key: value[graph.edge_ids[missing]] for key, value in graph.edge_data.items()}
+    return _with_edges(graph, dst[missing], graph.indices[missing], rows)
 
 
 def _check_untouched(graph: Graph, what: str) -> None:

@@ -267,7 +267,11 @@ def nodes_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: in
     """
     if ids.ndim != 2 or 2 not in ids.shape or ids.dtype.kind not in "iuU":
         raise InputError(f"{what} is {ids.dtype} {ids.shape}; it must be whole numbers of shape (2, n) or (n, 2)")
-    ids = ids if ids.shape[0] == 2 else ids.T
+    return numbers_of(what, ids if ids.shape[0] == 2 else ids.T, names, num_nodes, source)
+
+
+def numbers_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: int, source: str) -> np.ndarray:
+    """The numbers of the nodes that ids of any shape name, int64, as :func:`nodes_of` gives those of pairs."""
     if names is not None and (names.dtype.kind == "U") == (ids.dtype.kind == "U"):
         same = ids.astype(names.dtype) if ids.dtype.kind != "U" else ids
         order = np.argsort(names)

@@ -1,4 +1,4 @@
-"""Splits nodes into those of training, validation and test, for a graph that has no masks."""
+"""Splits nodes into those of training, validation and test, for a graph that lacks some or all of the masks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.graph import SPLIT_MASKS
+from dgl_gt.partition.graph import SPLIT_MASKS, Graph, check_data
+
+from .link_split import numbers_of
+
+SPLIT_IDS = {mask.replace("_mask", "_idx"): mask for mask in SPLIT_MASKS}  # ids of nodes, by the mask that they give
+_TRAINING_NODES = 10  # of which one validates where nobody says which do
 
 _ALLOWED = "three shares above 0, such as 60/20/20, which add up to 100 or to 1"
 
@@ -73,3 +78,49 @@ def with_masks(source, label: np.ndarray | None, shares: tuple[float, ...], stra
                 f"{source.name} has {len(nodes):,} labelled nodes, and split (--split) gives none to {name}; choose other shares"
             )
     return replace(source, node_data={**source.node_data, **masks})
+
+
+def with_masks_of_ids(source, ids: dict[str, np.ndarray]):
+    """A ``Graph`` or ``COOGraph`` with the masks that ids of its nodes give, (n,) each, by the names ``SPLIT_IDS``."""
+    masks = dict[str, np.ndarray]()
+    for key, values in ids.items():
+        name = SPLIT_IDS[key]
+        if name in source.node_data:
+            raise InputError(f"{source.name} has {name} and {key}, which are one; leave one of them out")
+        if values.ndim != 1 or values.dtype.kind not in "iuU":
+            raise InputError(
+                f"{source.name}: {key} is {values.dtype} {values.shape}; it must be ids of nodes, (n,): call a mask {name}"
+            )
+        masks[name] = np.zeros(source.num_nodes, bool)
+        numbers = numbers_of(f"{source.name}: {key}", values, source.node_names, source.num_nodes, source.name)
+        masks[name][numbers] = True
+    source = replace(source, node_data={**source.node_data, **masks}) if masks else source
+    if masks and isinstance(source, Graph):
+        check_data(source)
+    return source
+
+
+def with_validation_mask(source, seed: int):
+    """A ``Graph`` or ``COOGraph`` that has masks of training and test, with one of validation, and what to say of it.
+
+    Where there is none, one training node in ten is drawn for it, at least one in each split; the others still train.
+    """
+    data = source.node_data
+    given = data.get("train_mask")
+    if "val_mask" in data or "test_mask" not in data or given is None or not given.size or given.ndim not in (1, 2):
+        return source, None
+    train = np.array(given, order="C")
+    val, rng = np.zeros_like(train), np.random.default_rng(seed)
+    columns = [each.reshape(len(each), -1).T for each in (train, val)]  # views, a row for each split
+    if any(np.count_nonzero(each) < 2 for each in columns[0]):
+        return source, None
+    for of_training, of_validation in zip(*columns):
+        nodes = np.flatnonzero(of_training)
+        drawn = rng.choice(nodes, max(1, len(nodes) // _TRAINING_NODES), replace=False)
+        of_validation[drawn] = of_training[drawn]
+        of_training[drawn] = 0
+    note = (
+        f"{source.name}: there is no val_mask, so it takes {np.count_nonzero(val):,} of the nodes of train_mask, drawn with "
+        f"seed {seed}, which leaves {np.count_nonzero(train):,}; to choose, give one"
+    )
+    return replace(source, node_data={**data, "train_mask": train, "val_mask": val}), note

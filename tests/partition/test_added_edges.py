@@ -130,13 +130,37 @@ def test_reverse_edges_of_random_graphs(seed):
     assert (graph.edge_data["weight"] == expected).all()
 
 
-def test_parallel_edges_with_data_and_without_a_reverse():
+def test_each_parallel_edge_without_a_reverse_gets_one():
     ends = [0, 0, 2, 2, 1], [1, 1, 1, 1, 2]
-    with pytest.raises(InputError, match=r"2 edges go from node 0 to node 1 and none back.*\(weight\)"):
-        load_graph(from_edges(*ends, 3, edge_data={"weight": np.arange(5)}), undirected=True)
-    assert load_graph(from_edges(*ends, 3), undirected=True).num_edges == 6
+    both = load_graph(from_edges(*ends, 3, edge_data={"weight": np.arange(5)}), undirected=True)
+    assert [each[5:].tolist() for each in (*both.edges(), both.edge_data["weight"])] == [[1, 1], [0, 0], [0, 1]]
+    assert load_graph(from_edges(*ends, 3), undirected=True).num_edges == 7
     back = from_edges(*(np.append(ends, [[1], [0]], 1)), 3, edge_data={"weight": np.arange(6)})
     assert load_graph(back, undirected=True).num_edges == 6
+
+
+def test_kinds_of_edges_that_are_added(tmp_path):
+    graph = from_edges([0, 1, 1, 3], [1, 0, 2, 3], 4)
+    both = {"undirected": True, "self_loops": True, "reverse_kind": True}
+    kinds = load_graph(graph, **both).edge_data["reverse_kind"]
+    assert kinds.dtype == np.uint8 and kinds.tolist() == [0] * 4 + [1] + [2] * 3
+    assert load_graph(graph, undirected=True, reverse_kind=True).edge_data["reverse_kind"].tolist() == [0] * 4 + [1]
+    weighted = from_edges([0, 1], [1, 2], 3, edge_data={"weight": np.array([0.5, 1.5])})
+    data = load_graph(weighted, **both, self_loop_fill="zero").edge_data
+    assert data["weight"].tolist() == [0.5, 1.5, 0.5, 1.5, 0, 0, 0]
+    assert data["reverse_kind"].tolist() == [0, 0, 1, 1, 2, 2, 2]
+    added = {"expander": 2, "virtual_nodes": 1}
+    assert partition(graph, 2, tmp_path / "out", **both, **added)["edge_data"]["reverse_kind"]["dtype"] == "uint8"
+
+
+def test_kinds_that_cannot_be():
+    with pytest.raises(InputError, match=r"reverse_kind \(--reverse-kind\) .* undirected"):
+        load_graph(graph_of(), reverse_kind=True)
+    named = from_edges([0], [1], 2, edge_data={"reverse_kind": np.zeros(1)})
+    with pytest.raises(InputError, match="has edge data 'reverse_kind' already"):
+        load_graph(named, undirected=True, reverse_kind=True)
+    with pytest.raises(InputError, match="reverse_kind is 1; it must be True or False"):
+        load_graph(graph_of(), undirected=True, reverse_kind=1)
 
 
 @pytest.mark.parametrize("additions", [{"undirected": True}, {"self_loops": True, "self_loop_fill": 1}])
@@ -152,7 +176,7 @@ def test_the_command_line_fills(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     index = np.array([np.arange(299), np.arange(1, 300)])
     np.savez("graph.npz", edge_index=index, edge_data_weight=np.ones(299, np.float32), edge_data_type=np.arange(299))
-    options = ["--self-loops", "--undirected", "--self-loop-fill", "weight=0.25,type=7"]
+    options = ["--self-loops", "--undirected", "--reverse-kind", "--self-loop-fill", "weight=0.25,type=7"]
     assert main(["partition", "graph.npz", "--parts", "2", "--out", "out", *options]) == 0
     assert main(["partition", "graph.npz", "--parts", "2", "--dry-run", "--json", *options]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["edges"] == 2 * 299 + 300

@@ -19,6 +19,7 @@ import random
 import resource
 import signal
 import sys
+import tarfile
 import tempfile
 import traceback
 import warnings
@@ -53,6 +54,7 @@ SHAPES = (
 CLAIMS = ((2, 10**12), (10**18,), (2**63,), (2, 2**62), (-1, 5), (2, -1), (True, 5), (2, True), (1.0,), (2, 10**9, 0))
 KEYS = (
     *("edge_index", "num_nodes", "directed", "name", "x", "feat", "y", "label", "train_mask", "val_mask", "test_mask"),
+    *("train_idx", "val_idx", "test_idx", "idx_train"),
     *("edges", "node_features", "node_labels", "train_masks", "adj_indptr", "adj_indices", "adj_data", "labels"),
     *(
         "node_names",
@@ -255,6 +257,79 @@ def numpy_file(rng: random.Random, folder: Path) -> Path:
     return path
 
 
+def suitesparse_file(rng: random.Random, folder: Path) -> Path:
+    path, text = folder / rng.choice(("g.tar.gz", "g.tgz", "g.tar")), matrix_market(rng, " ").encode()
+    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as archive:
+        for name in rng.choice((["a/a.mtx"], ["a/a.mtx", "a/a_b.mtx"], ["a/a.mtx", "b/b.mtx"], ["a.mtx"], [])):
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text))
+    path.write_bytes(damaged(rng, path.read_bytes()) if rng.random() < 0.5 else path.read_bytes())
+    return path
+
+
+def piece(rng: random.Random, path: Path, array: np.ndarray, mark: str = " ") -> str:
+    """Write rows as a chunk of the kind that the ending says, perhaps damaged; return the path as metadata have it."""
+    if path.suffix == ".npy":
+        np.save(path, array)
+        if rng.random() < 0.1:
+            path.write_bytes(npy(rng, some_array(rng)))
+    elif path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        columns = {str(i): each for i, each in enumerate(array.reshape(len(array), -1).T)}
+        shape = rng.choice((str(array.shape), "(3)", "9" * 9, "()", "x"))
+        made = pyarrow.table(columns).replace_schema_metadata({"shape": shape} if rng.random() < 0.5 else None)
+        pyarrow.parquet.write_table(made, path)
+    else:
+        rows = [list(map(str, row)) for row in array.reshape(len(array), -1).tolist()]
+        text = table(rng, rows, mark) if rng.random() < 0.1 else "\n".join(map(mark.join, rows))
+        path.write_text(text, "utf-8", "replace")
+    path.write_bytes(damaged(rng, path.read_bytes()) if rng.random() < 0.05 else path.read_bytes())
+    return str(path) if rng.random() < 0.5 else path.name
+
+
+def chunked(rng: random.Random, folder: Path) -> Path:
+    endings = {"csv": "txt", "numpy": "npy", "parquet": "parquet"}
+
+    def files(name: str, arrays: list[np.ndarray]) -> dict:
+        kind = rng.choice(list(endings))
+        data = [piece(rng, folder / f"{name}{i}.{endings[kind]}", array) for i, array in enumerate(arrays)]
+        return {"format": {"name": kind, "delimiter": " "}, "data": data}
+
+    metadata: dict = {
+        "node_type": ["n"],
+        "edge_type": ["n:e:n"],
+        rng.choice(("num_nodes_per_chunk", "num_nodes_per_type")): rng.choice(
+            ([[3, 3]], [6], [6], [6], [0], [10**18], [-1])
+        ),
+        "edges": {"n:e:n": files("e", [np.array([[0, 1], [1, 2]]), np.array([[4, 5]])])},
+        "node_data": {"n": {"feat": files("x", [np.eye(3), np.eye(3)]), "label": files("y", [np.arange(6)])}},
+        "edge_data": {"n:e:n": {"w": files("w", [np.ones(3)])}},
+    }
+    for _ in range(rng.choice((0, 0, 0, 1, 2))):
+        metadata[rng.choice(list(metadata))] = rng.choice(([], {}, None, 3, "n", {"n": {}}, [[1]], ["n", "m"]))
+    text = json.dumps(metadata).encode()
+    (folder / "metadata.json").write_bytes(damaged(rng, text) if rng.random() < 0.2 else text)
+    return folder / "metadata.json"
+
+
+def ogb_folder(rng: random.Random, folder: Path) -> Path:
+    arrays = {
+        "edge": np.array([[0, 1], [1, 2], [4, 5]]),
+        "num-node-list": np.array([[rng.choice((6, 6, 6, 0, 10**15))]]),
+    }
+    arrays |= {"num-edge-list": np.array([[3]]), "node-feat": np.eye(6), "node-label": np.arange(6.0)}
+    arrays |= {"edge_w": np.ones(3), "train": np.arange(3), "valid": np.array([3]), "test": np.array([5])}
+    for name in ("raw", "split", "split/a"):
+        (folder / name).mkdir()
+    for name, array in arrays.items():
+        if rng.random() < 0.95 or name in ("edge", "num-node-list"):  # without them it is a folder of tables
+            place = folder / ("split/a" if name in ("train", "valid", "test") else "raw")
+            piece(rng, place / f"{name}.csv", array, ",")
+    return folder
+
+
 def networkx_graph(rng: random.Random):
     import networkx
 
@@ -327,6 +402,10 @@ def case(rng: random.Random, folder: Path) -> tuple[object, dict]:
         "node data",
         "networkx file",
         "matlab",
+        "suitesparse",
+        "chunks",
+        "chunks",
+        "folder",
     )
     kind, options = rng.choice(kinds), {}
     if rng.random() < 0.2:
@@ -354,6 +433,7 @@ def case(rng: random.Random, folder: Path) -> tuple[object, dict]:
     if kind == "text":
         return text_file(rng, folder, TEXTS), options
     files = {"named": named, "networkx file": networkx_file, "matlab": matlab_file}
+    files |= {"suitesparse": suitesparse_file, "chunks": chunked, "folder": ogb_folder}
     return files.get(kind, numpy_file)(rng, folder), options
 
 
@@ -440,6 +520,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     import networkx  # noqa: F401  before the memory is bounded
+    import pyarrow.parquet  # noqa: F401
 
     os.chdir(tempfile.gettempdir())
     counts, failures = (run_dgl if args.dgl else run)(args.cases, args.seed)

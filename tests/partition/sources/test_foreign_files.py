@@ -1,6 +1,8 @@
 """Files as other projects write them: matrices, networkx's formats, and .npz archives under other names."""
 
+import io
 import json
+import tarfile
 
 import numpy as np
 import pytest
@@ -8,7 +10,9 @@ import scipy.io
 import scipy.sparse
 from source_checks import edges, refused, written
 
+from dgl_gt.partition.errors import LeftOutWarning
 from dgl_gt.partition.sources.load import load_graph
+from dgl_gt.partition.system import user_files
 
 # five stored entries: eight edges, on four nodes that count from 1
 SYMMETRIC = "%%MatrixMarket matrix coordinate real symmetric\n% a comment\n4 4 5\n1 1 2\n2 1 3\n3 2 1\n4 4 1\n4 1 7.5\n"
@@ -30,6 +34,11 @@ def test_matrix_market_is_known_by_its_banner(tmp_path, name, mark):
         (0, 3): 7.5,
         (3, 0): 7.5,
     }
+
+
+@pytest.mark.parametrize("end", ["", " ", " x", "\n", "\n\n"])
+def test_the_last_line_of_matrix_market_needs_no_end(tmp_path, end):
+    assert load_graph(written(tmp_path / "g.mtx", SYMMETRIC.rstrip() + end)).num_edges == 8
 
 
 @pytest.mark.parametrize("field", ["real", "integer", "pattern"])
@@ -410,3 +419,49 @@ def test_an_attribute_key_of_gml_is_kept(tmp_path):
     ):
         text = f"graph [\n directed 1\n {nodes}\n edge [ {listed} ]\n]\n"
         assert load_graph(written(tmp_path / "g.gml", text)).edge_data["key"].tolist() == keys
+
+
+def archive(path, files):
+    mode = "w" if path.suffix == ".tar" else "w:gz"
+    with tarfile.open(path, mode) as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content.encode()))
+    return path
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar"])
+def test_an_archive_of_suitesparse(tmp_path, ending):
+    files = {"cage/cage.mtx": SYMMETRIC, "cage/cage_b.mtx": "no matrix", "cage/notes.txt": "text"}
+    with pytest.warns(LeftOutWarning, match=r"cage/cage_b\.mtx of cage.*cage/notes\.txt"):
+        graph = load_graph(archive(tmp_path / f"cage{ending}", files))
+    written(tmp_path / "cage.mtx", SYMMETRIC)
+    alone = load_graph(tmp_path / "cage.mtx")
+    assert edges(graph) == edges(alone) and graph.num_nodes == 4 and graph.name == f"cage{ending}"
+    assert (graph.edge_data["weight"] == alone.edge_data["weight"]).all()
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"cage.mtx": SYMMETRIC}, ["holds 0 files NAME/NAME.mtx"]),
+        ({"a/a.mtx": SYMMETRIC, "b/b.mtx": SYMMETRIC}, ["holds 2 files"]),
+        ({"a/a.mtx": "%%MatrixMarket"}, ["a.tar.gz: a/a.mtx", "Matrix Market"]),
+        ({"a/a.mtx": SYMMETRIC.replace("4 4 5", "4 5 5").replace("symmetric", "general")}, ["(4, 5)", "square"]),
+        ({"a/a.mtx": SYMMETRIC.replace("4 4 1\n", "4 9 1\n")}, ["a.tar.gz: a/a.mtx"]),
+    ],
+)
+def test_archives_that_are_refused(tmp_path, files, words):
+    refused(archive(tmp_path / "a.tar.gz", files), *words)
+
+
+def test_archives_that_are_damaged(tmp_path, monkeypatch):
+    path = archive(tmp_path / "a.tar.gz", {"a/a.mtx": SYMMETRIC + "% long\n" * 20_000})
+    whole = path.read_bytes()
+    for content in (b"", whole[:60], whole[:-30], b"text", b"\x1f\x8b" + whole[10:40]):
+        path.write_bytes(content)
+        refused(path, "a.tar.gz")
+    monkeypatch.setattr(user_files, "_TRUSTED_BYTES", 1 << 16)
+    bomb = archive(tmp_path / "bomb.tar.gz", {"a/a.mtx": "0" * (1 << 20)})
+    refused(bomb, "bomb.tar.gz unpacks to over 500 times its size")
