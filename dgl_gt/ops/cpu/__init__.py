@@ -16,8 +16,9 @@ class _Array(ctypes.Structure):
 
 _ARRAYS = ("q", "k", "v", "bias", "out", "lse", "grad_out", "grad_lse", "stats")
 _GRADIENTS = ("grad_q", "grad_k", "grad_v", "grad_bias")
+_OF_EDGES = ("edge", "q_edge", "out_edge", "grad_out_edge", "grad_edge", "grad_q_edge")
 _INDEX_ARRAYS = ("indptr", "indices", "edge_ids", "global_edge_ids", "rev_indptr", "rev_dst", "rev_position")
-_SIZES = ("num_dst", "num_src", "num_heads", "head_dim", "head_offset")
+_SIZES = ("num_dst", "num_src", "num_heads", "head_dim", "edge_dim", "head_offset")
 _FACTORS = ("scale", "keep_scale", "negative_slope")
 _FLAGS = ("storage", "bias_storage", "is_int64", "is_backward", "is_head_minor", "is_additive", "path", "num_threads")
 _EDGES_PER_ROW = 40  # edges per row from which copying rows to the head-minor layout pays
@@ -28,7 +29,7 @@ class _Problem(ctypes.Structure):
     """Mirrors ``struct Problem`` of problem.h, field by field."""
 
     _fields_ = [
-        *((name, _Array) for name in (*_ARRAYS, *_GRADIENTS)),
+        *((name, _Array) for name in (*_ARRAYS, *_GRADIENTS, *_OF_EDGES)),
         *((name, ctypes.c_void_p) for name in _INDEX_ARRAYS),
         *((name, ctypes.c_int64) for name in _SIZES),
         *((name, ctypes.c_double) for name in _FACTORS),
@@ -107,10 +108,10 @@ def _address(tensor):
     return None if tensor is None else tensor.data_ptr()
 
 
-def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
+def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None, edge=None):
     """Run the forward kernel; arguments and results are those of ``reference_attention``, without gradients."""
     additive = negative_slope is not None
-    minor = not additive and gathers_head_minor(csc, q, k, v)
+    minor = not additive and edge is None and gathers_head_minor(csc, q, k, v)
     arrays = {
         "q": q if additive else _read_once(q, minor),
         "k": k if additive else _gathered(k, minor),
@@ -119,18 +120,26 @@ def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
         "out": empty((len(q), *v.shape[1:]), q.dtype, None if additive else result_strides(q)),
         "lse": q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
     }
+    if edge is not None:
+        arrays |= {"edge": readable(edge[0]), "q_edge": readable(edge[1]), "out_edge": empty(edge[1].shape, q.dtype)}
+        arrays["out"] = empty(q.shape, q.dtype)
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor))
-    return arrays["out"], arrays["lse"]
+    results = arrays["out"], arrays["lse"]
+    return results if edge is None else (*results, arrays["out_edge"])
 
 
-def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
+def backward(
+    csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None, edge=None
+):
     """Run the backward kernels on the arguments and results of :func:`forward` and the gradients of the results.
 
     ``grads`` are tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and
     with any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
+    With edge features, ``edge`` holds those and q_edge, the result out_edge and its gradient, and the tensors for the
+    gradients of the first two.
     """
     additive = negative_slope is not None
-    minor = not additive and gathers_head_minor(csc, q, k, v)
+    minor = not additive and edge is None and gathers_head_minor(csc, q, k, v)
     arrays = {
         "q": q if additive else _gathered(q, minor),
         "k": k if additive else _gathered(k, minor),
@@ -143,6 +152,9 @@ def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p,
         "grad_lse": grad_lse,
         "stats": lse.new_empty(lse.shape[0], 2, lse.shape[1]),
     }
+    if edge is not None:
+        *read, grad_edge, grad_q_edge = edge
+        arrays |= dict(zip(_OF_EDGES, (*map(readable, read), grad_edge, grad_q_edge), strict=True))
     library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor))
 
 
@@ -173,6 +185,7 @@ def _problem(csc, arrays, scale, dropout_p, seed, negative_slope, is_head_minor)
         num_src=csc.num_src,
         num_heads=arrays["q"].shape[1],
         head_dim=arrays["v"].shape[2],
+        edge_dim=arrays["edge"].shape[1] if "edge" in arrays else 0,
         head_offset=csc.head_offset,
         scale=scale,
         keep_scale=1 / (1 - dropout_p),
@@ -190,7 +203,8 @@ def _problem(csc, arrays, scale, dropout_p, seed, negative_slope, is_head_minor)
     )
     for name, tensor in arrays.items():
         if tensor is not None:
-            setattr(problem, name, _Array(tensor.data_ptr(), tensor.stride(0), tensor.stride(1)))
+            head_stride = 0 if name in ("edge", "grad_edge") else tensor.stride(1)  # all heads share them
+            setattr(problem, name, _Array(tensor.data_ptr(), tensor.stride(0), head_stride))
     for name in _INDEX_ARRAYS:
         setattr(problem, name, _address(getattr(csc, name)))
     problem.keep_alive = arrays  # keeps casts and copies alive as long as their addresses are in use

@@ -175,6 +175,6 @@ EXPORT void dgl_gt_run(const Problem* problem) {
     over_rows(p.indptr, p.num_dst, p.num_threads, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) passes.stats(p, row);
     });
-    if (p.grad_q.data || p.grad_bias.data) run_pass(p, passes.query, p.indptr, p.num_dst);
+    if (p.grad_q.data || p.grad_bias.data || p.grad_q_edge.data || p.grad_edge.data) run_pass(p, passes.query, p.indptr, p.num_dst);
     if (p.grad_k.data) run_pass(p, passes.key_value, p.rev_indptr, p.num_src);
 }

@@ -6,6 +6,7 @@
 #include "quantise.h"
 #include "edges.h"
 #include "rows.h"
+#include "edge_features.h"
 #include "additive.h"
 #include "head_minor.h"
 

@@ -3,9 +3,13 @@
 // Edges are processed kLanes at a time, and inside these in fours: four dot products share one sum across lanes, and
 // four rows are added to a sum that stays in registers.
 
+template <typename S>
+struct EdgeFeatures;
+
 // S: storage type. W: lanes of one load of a row. CHUNKS: number of loads per head, or 0 for any head width.
 template <typename S, int W, int CHUNKS>
 struct Rows {
+    typedef EdgeFeatures<S> Features;
     typedef Sum<S> T;
     static constexpr int N = kVectorBytes / sizeof(T);
 
@@ -132,12 +136,14 @@ struct Rows {
             }
     }
 
-    // Forward. State: sums of weighted values (H, D), and for each head N partial sums of weights and the top score.
+    // Forward. State: sums of weighted values (H, D), for each head N partial sums of weights and the top score, and sums
+    // of weighted edge features (H, F).
     static void forward(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t heads = p.num_heads, last = p.indptr[p.num_dst] - 1;
-        T *q = static_cast<T*>(scratch), *weights = q + heads * dim(p);
-        T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
+        T *q = static_cast<T*>(scratch), *weights = q + heads * dim(p), *q_edge = weights + heads * kLanes;
+        T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N, *out_edge = tops + heads;
         widen_row(p, p.q, row, T(p.scale), q);
+        if (p.edge.data) Features::begin(p, p.q_edge, row, T(p.scale), q_edge, out_edge);
         for (T* x = out; x < tops; ++x) *x = 0;
         for (int64_t h = 0; h < heads; ++h) tops[h] = kNone<T>;
         for (int64_t first = begin; first < end; first += kLanes) {
@@ -148,22 +154,28 @@ struct Rows {
                 for (int64_t h = 0; h < heads; ++h)
                     store<4>(weights + h * kLanes + lane, keys.dot(p, q + h * dim(p), lane, h));
             }
+            if (p.edge.data) Features::add_products(p, block, q_edge, weights);
             const bool removes = p.bias.data && add_bias<S>(p, block, weights);
-            for (int64_t h = 0; h < heads; ++h) softmax_step(p, block, h, weights + h * kLanes, out, totals, tops);
+            for (int64_t h = 0; h < heads; ++h) {
+                const T shrink = softmax_step(p, block, h, weights + h * kLanes, out, totals, tops);
+                if (p.edge.data && shrink != T(1)) Features::shrink(p, h, shrink, out_edge);
+            }
             add_rows(p, block, removes, values, weights, out);
+            if (p.edge.data) Features::add_rows(p, block, removes, weights, out_edge);
         }
     }
 
-    // Turns one head's scores of a block into weights. Where the top score rises, the earlier sums shrink.
-    static INLINE void softmax_step(const Problem& p, const Block& block, int64_t head, T* weights, T* out, T* totals,
+    // Turns one head's scores of a block into weights. Where the top score rises, the earlier sums shrink; returns by what.
+    static INLINE T softmax_step(const Problem& p, const Block& block, int64_t head, T* weights, T* out, T* totals,
                                     T* tops) {
         for (int64_t lane = block.count; lane < kLanes; ++lane) weights[lane] = kNone<T>;
         T top = tops[head];
         for (int64_t lane = 0; lane < kLanes; lane += N) top = largest<T, N>(load<N>(weights + lane), top);
         const T base = top == kNone<T> ? T(0) : top;  // 0 where all edges so far are masked, as inf - inf is NaN
         Vec<T, N> total = load<N>(totals + head * N);
+        T shrink = 1;
         if (top != tops[head]) {
-            const T shrink = exponential<N>(Vec<T, N>{} + (tops[head] - base))[0];
+            shrink = exponential<N>(Vec<T, N>{} + (tops[head] - base))[0];
             total *= shrink;
             T* x = out + head * dim(p);
             for (int64_t c = 0; c < chunks(p); ++c) store<W>(x + c * W, load<W>(x + c * W) * shrink);
@@ -182,6 +194,7 @@ struct Rows {
             keep_factors<T, 1>(p, block, head, keep);
             for (int64_t lane = 0; lane < block.padded; ++lane) weights[lane] *= keep[lane];
         }
+        return shrink;
     }
 
     static void merge_forward(const Problem& p, void* state, const void* other) {
@@ -193,6 +206,7 @@ struct Rows {
             const T shrink = std::exp(tops[h] - base), shrink_2 = std::exp(tops_2[h] - base);
             for (int64_t d = h * dim(p); d < (h + 1) * dim(p); ++d) out[d] = out[d] * shrink + out_2[d] * shrink_2;
             for (int64_t n = h * N; n < (h + 1) * N; ++n) totals[n] = totals[n] * shrink + totals_2[n] * shrink_2;
+            if (p.edge.data) Features::merge(p, h, shrink, tops + heads, shrink_2, tops_2 + heads);
             tops[h] = top;
         }
     }
@@ -200,6 +214,7 @@ struct Rows {
     static void finish_forward(const Problem& p, int64_t row, void* state) {
         const int64_t heads = p.num_heads;
         T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
+        if (p.edge.data) Features::finish_forward(p, row, totals, tops + heads);
         narrow_row(p, out, [&](int64_t h) {
             const T total = sum<N>(load<N>(totals + h * N));
             *at<T>(p.lse, row, h) = tops[h] == kNone<T> && total == T(0) ? kNone<T> : tops[h] + std::log(total);
@@ -217,21 +232,28 @@ struct Rows {
             T delta = sum<W>(total) - *at<T>(p.grad_lse, row, h);
             if constexpr (CHUNKS == 0)
                 for (int64_t d = chunks(p) * W; d < dim(p); ++d) delta += widened(gradient[d]) * widened(out[d]);
+            if (p.edge.data) delta += Features::delta(p, row, h);
             const T lse = *at<T>(p.lse, row, h);
             at<T>(p.stats, row, 0)[h] = lse == kNone<T> ? -lse : lse;
             at<T>(p.stats, row, 1)[h] = delta;
         }
     }
 
-    // dQ and dbias. State: sums of score gradients times keys (H, D).
+    // dQ, dbias and the gradients of edge features. State: sums of score gradients times keys (H, D), and times edge
+    // features (H, F).
     static void query(const Problem& p, int64_t row, int64_t begin, int64_t end, void* scratch, void* state) {
         const int64_t heads = p.num_heads, last = p.indptr[p.num_dst] - 1, columns = heads * dim(p);
         T *q = static_cast<T*>(scratch), *grad_out = q + columns, *scores = grad_out + columns;
-        T *kept = scores + heads * kLanes, *grad_q = static_cast<T*>(state);
+        T *kept = scores + heads * kLanes, *q_edge = kept + heads * kLanes, *grad_q = static_cast<T*>(state);
+        T *grad_out_edge = q_edge + heads * p.edge_dim, *grad_q_edge = grad_q + columns;
         const T *lse = at<T>(p.stats, row, 0), *delta = at<T>(p.stats, row, 1);
         widen_row(p, p.q, row, T(p.scale), q);
         widen_row(p, p.grad_out, row, T(1), grad_out);
         for (int64_t d = 0; d < columns; ++d) grad_q[d] = 0;
+        if (p.edge.data) {
+            Features::begin(p, p.q_edge, row, T(p.scale), q_edge, grad_q_edge);
+            Features::begin(p, p.grad_out_edge, row, T(1), grad_out_edge, nullptr);
+        }
         for (int64_t first = begin; first < end; first += kLanes) {
             const Block block(p, p.indices, nullptr, first, end, 4);
             const Sources keys(p.k, block), values(p.v, block);
@@ -242,6 +264,10 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, values.dot(p, grad_out + h * dim(p), lane, h));
                 }
             }
+            if (p.edge.data) {
+                Features::add_products(p, block, q_edge, scores);
+                Features::add_products(p, block, grad_out_edge, kept);
+            }
             const bool removes = p.bias.data && add_bias<S>(p, block, scores);
             for (int64_t h = 0; h < heads; ++h) {
                 T deltas[kLanes];
@@ -251,13 +277,18 @@ struct Rows {
             if (removes) set_removed<S>(p, block, 0, scores);
             if (p.grad_bias.data) write_grad_bias<S>(p, block, scores, p.num_heads, kLanes, 1);
             if (p.grad_q.data) add_rows(p, block, removes, keys, scores, grad_q);
+            if (p.grad_q_edge.data) Features::add_rows(p, block, removes, scores, grad_q_edge);
+            if (p.grad_edge.data) Features::write_gradients(p, block, scores, kept, q_edge, grad_out_edge);
         }
     }
 
-    static void merge_query(const Problem& p, void* state, const void* other) { add_state(p, 1, state, other); }
+    static void merge_query(const Problem& p, void* state, const void* other) {
+        add_state(p.num_heads * (dim(p) + p.edge_dim), state, other);
+    }
     static void finish_query(const Problem& p, int64_t row, void* state) {
         if (p.grad_q.data)
             narrow_row(p, static_cast<T*>(state), [&](int64_t) { return T(p.scale); }, p.grad_q, row);
+        if (p.grad_q_edge.data) Features::finish_query(p, row, static_cast<T*>(state) + p.num_heads * dim(p));
     }
 
     // dK and dV. State: sums of score gradients times queries, and of weights after dropout times grad_out (H, D each).
@@ -265,7 +296,7 @@ struct Rows {
         const int64_t heads = p.num_heads, last = p.rev_indptr[p.num_src] - 1, columns = heads * dim(p);
         T *k = static_cast<T*>(scratch), *v = k + columns, *scores = v + columns, *kept = scores + heads * kLanes;
         T *deltas = kept + heads * kLanes, *grad_k = static_cast<T*>(state), *grad_v = grad_k + columns;
-        const bool ordered = p.bias.data || p.drop_threshold;
+        const bool ordered = p.bias.data || p.drop_threshold || p.edge.data;
         widen_row(p, p.k, row, T(p.scale), k);
         widen_row(p, p.v, row, T(1), v);
         for (int64_t d = 0; d < 2 * columns; ++d) grad_k[d] = 0;
@@ -284,6 +315,10 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, gradients.dot(p, v + h * dim(p), lane, h));
                 }
             }
+            if (p.edge.data) {
+                Features::add_pairs(p, block, p.q_edge, T(p.scale), scores);
+                Features::add_pairs(p, block, p.grad_out_edge, T(1), kept);
+            }
             const bool removes = p.bias.data && add_bias<S>(p, block, scores);
             for (int64_t h = 0; h < heads; ++h)
                 edge_gradients(p, block, h, deltas + h * kLanes, kept + h * kLanes, scores + h * kLanes);
@@ -292,23 +327,26 @@ struct Rows {
         }
     }
 
-    static void merge_key_value(const Problem& p, void* state, const void* other) { add_state(p, 2, state, other); }
+    static void merge_key_value(const Problem& p, void* state, const void* other) {
+        add_state(2 * p.num_heads * dim(p), state, other);
+    }
     static void finish_key_value(const Problem& p, int64_t row, void* state) {
         T* sums = static_cast<T*>(state);
         narrow_row(p, sums, [&](int64_t) { return T(p.scale); }, p.grad_k, row);
         narrow_row(p, sums + p.num_heads * dim(p), [](int64_t) { return T(1); }, p.grad_v, row);
     }
 
-    static void add_state(const Problem& p, int64_t arrays, void* state, const void* other) {
+    static void add_state(int64_t numbers, void* state, const void* other) {
         T* sums = static_cast<T*>(state);
         const T* others = static_cast<const T*>(other);
-        for (int64_t d = 0; d < arrays * p.num_heads * dim(p); ++d) sums[d] += others[d];
+        for (int64_t d = 0; d < numbers; ++d) sums[d] += others[d];
     }
 
     static Passes passes(const Problem& p) {
         const int64_t row = p.num_heads * p.head_dim * sizeof(T), lanes = p.num_heads * kLanes * sizeof(T);
-        return {{forward, merge_forward, finish_forward, row + lanes, row + 2 * lanes},
-                {query, merge_query, finish_query, 2 * row + 2 * lanes, row},
+        const int64_t edge = p.num_heads * p.edge_dim * sizeof(T);
+        return {{forward, merge_forward, finish_forward, row + lanes + edge, row + 2 * lanes + edge},
+                {query, merge_query, finish_query, 2 * row + 2 * lanes + 2 * edge, row + edge},
                 {key_value, merge_key_value, finish_key_value, 2 * row + 3 * lanes, 2 * row},
                 stats};
     }
