@@ -5,8 +5,9 @@ import torch
 from dgl_gt.structure import CSC, csc
 
 from . import dispatch
-from .checks import check_scale, check_seed_value, checked_numbers, unpack
+from .checks import check_edge, check_scale, check_seed_value, checked_numbers, unpack
 from .dispatch import differentiable, operator
+from .edge_attention import attend_with_edges
 from .head_minor import result_strides
 from .reference import accumulation_dtype, reference_attention
 
@@ -20,6 +21,7 @@ def sparse_attention(
     score="dot",
     negative_slope=0.2,
     bias=None,
+    edge=None,
     scale=None,
     dropout_p=0.0,
     seed=None,
@@ -58,6 +60,11 @@ def sparse_attention(
     bias : torch.Tensor, (E, H), optional
         Term added to dot products, in order of edge id, in the dtype of `q` or of the sums. ``-inf`` removes the edge
         for this head: it gives nothing to any result or gradient, even where its keys or values are NaN.
+    edge : tuple of torch.Tensor (E, F) and torch.Tensor (N_dst, H, F), optional
+        Features x of edges, in order of edge id, and ``q_edge``, both in the dtype of `q`; only for dot products. Then
+        ``s_e = scale * (q_i . k_j + q_edge_i . x_e) + bias_e``, and a second result is ``out_edge_i = sum_e
+        drop(softmax(s)_e) x_e``. So features enter keys and values as ``k_j + W x_e`` and ``v_j + W x_e`` where ``q_edge
+        = W^T q`` and ``W out_edge`` is added to ``out``; nothing of size E x H x D or E x H is stored for it.
     scale : float or torch.Tensor (), optional
         Factor of dot products; ``1 / sqrt(D)`` by default. A tensor, such as a learnt temperature, has a gradient; the
         queries are multiplied by it.
@@ -74,6 +81,8 @@ def sparse_attention(
     -------
     out : torch.Tensor, (N_dst, H, D)
         Zeros for a row without edges.
+    out_edge : torch.Tensor, (N_dst, H, F)
+        Only with `edge`.
     lse : torch.Tensor, (N_dst, H)
         Only with `return_lse`; float32, or float64 for float64. ``-inf`` for a row without edges.
 
@@ -97,8 +106,10 @@ def sparse_attention(
     if not isinstance(graph, CSC):
         graph = csc(graph, q.device, tuple(rows.shape[:1].numel() for rows in (q if k is None else k, q)))
     negative_slope = negative_slope if score == "additive" else None
-    out, lse = _attend(graph, *dispatch.autocast(q, k, v), bias, scale, dropout_p, seed, negative_slope)
-    return (out, lse) if return_lse else out
+    q, k, v, *edge = dispatch.autocast(q, k, v, *(edge or ()))
+    out, lse, *out_edge = _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope, edge)
+    results = (out, *out_edge, lse) if return_lse else (out, *out_edge)
+    return results if len(results) > 1 else out
 
 
 def attend_rows(graph, q, kv=None, *, bias=None, dropout=None, negative_slope=None, return_lse=False):
@@ -111,20 +122,25 @@ def attend_rows(graph, q, kv=None, *, bias=None, dropout=None, negative_slope=No
     return sparse_attention(graph, q, kv, bias=bias, dropout_p=p, seed=seed, return_lse=return_lse, **score)
 
 
-def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope):
-    """Check the arguments and attend, with the operator where there is a kernel."""
+def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope, edge=()):
+    """Check the arguments and attend, with the operator where there is a kernel. ``edge`` is empty, or has two tensors."""
     rows = unpack(q, k, v, negative_slope is not None)
+    if edge:
+        check_edge(rows[0], *edge, graph.num_edges, negative_slope)
     if isinstance(scale, torch.Tensor):
         check_scale(scale, negative_slope)
         q, k, v = rows = rows[0] * scale.reshape(()), *rows[1:]
+        edge = (edge[0], edge[1] * scale.reshape(())) if edge else ()
         scale = 1.0
     numbers = checked_numbers(graph, rows, bias, graph.num_edges, scale, dropout_p, seed, negative_slope)
-    if not dispatch.has_kernel(q.device.type):
+    if not dispatch.has_kernel(q.device.type) or (edge and q.device.type == "cuda"):
         if not torch.compiler.is_compiling():  # which cannot read values
             check_seed_value(numbers[2])
-        return reference_attention(graph, *rows, bias, *numbers)
-    dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias)
+        return reference_attention(graph, *rows, bias, *numbers, tuple(edge) or None)
+    dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias, *edge)
     scale, dropout_p, seed, negative_slope = numbers
+    if edge:
+        return attend_with_edges(graph, rows, bias, edge, scale, dropout_p, seed)
     fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
     rest = graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, dropout_p, negative_slope
     return _attend_edges(q, k, v, bias, *fields, *rest)
@@ -209,22 +225,6 @@ def _differentiate(ctx, grad_out, grad_lse):
     return *(grad if needed else None for grad, needed in zip(grads, needs)), *others
 
 
-def _refuse_second_derivative(ctx, *_):
-    raise NotImplementedError(
-        "sparse_attention has no second derivative in its kernels; call backward or autograd.grad without "
-        "create_graph=True, and torch.func.grad once"
-    )
-
-
-def _refuse_vmap(*_):
-    raise NotImplementedError(
-        "sparse_attention has no batching rule for torch.vmap; put the mapped dimension into the heads, or join the "
-        "graphs with dgl.batch and the rows with torch.cat; for torch.func.jacrev, pass chunk_size=1"
-    )
-
-
 _attend_edges = differentiable(_attention, _differentiate, _save)
-_gradients = differentiable(_attention_backward, _refuse_second_derivative)
-if hasattr(torch.library, "register_vmap"):  # torch 2.5
-    torch.library.register_vmap(_attention, _refuse_vmap)
-    torch.library.register_vmap(_attention_backward, _refuse_vmap)
+_gradients = differentiable(_attention_backward, dispatch.refuse_second_derivative)
+dispatch.refuse_vmap(_attention, _attention_backward)

@@ -108,6 +108,25 @@ def _check_kinds(graph, q, k, v, bias, num_edges):
             )
 
 
+def check_edge(q, features, q_edge, num_edges, negative_slope):
+    """Check features of edges, and q_edge."""
+    if negative_slope is not None:
+        raise ValueError("edge is given with additive scores, which take none; leave it out")
+    if features.dim() != 2 or len(features) != num_edges or features.shape[1] == 0:
+        raise ValueError(
+            f"edge[0] has shape {tuple(features.shape)}; allowed: (E, F), with rows in the order of edge ids, E = {num_edges}, and "
+            "F at least 1"
+        )
+    shape = (*q.shape[:2], features.shape[1])
+    if q_edge.shape != shape:
+        raise ValueError(f"edge[1] has shape {tuple(q_edge.shape)}; allowed: (N_dst, H, F) = {shape}")
+    for name, tensor in (("edge[0]", features), ("edge[1]", q_edge)):
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise ValueError(
+                f"{name} is {tensor.dtype} on {tensor.device}; allowed: the dtype and device of q, {q.dtype} on {q.device}"
+            )
+
+
 def is_finite_number(value):
     """Return whether a value is a number, but no bool, NaN or infinity."""
     return isinstance(value, Real) and not isinstance(value, bool) and -math.inf < value < math.inf

@@ -152,3 +152,24 @@ def no_forward_mode(name: str) -> NotImplementedError:
         f"{name} has no derivative in forward mode (torch.func.jvp, jacfwd, hessian, dual tensors); use reverse mode: "
         "backward or torch.autograd.grad"
     )
+
+
+def refuse_second_derivative(ctx, *_):
+    """Raise ``NotImplementedError``; the derivative of a backward operator."""
+    raise NotImplementedError(
+        "sparse_attention has no second derivative in its kernels; call backward or autograd.grad without "
+        "create_graph=True, and torch.func.grad once"
+    )
+
+
+def _no_batching_rule(*_):
+    raise NotImplementedError(
+        "sparse_attention has no batching rule for torch.vmap; put the mapped dimension into the heads, or join the "
+        "graphs with dgl.batch and the rows with torch.cat; for torch.func.jacrev, pass chunk_size=1"
+    )
+
+
+def refuse_vmap(*ops: Callable) -> None:
+    """Let ``torch.vmap`` of an operator raise ``NotImplementedError``."""
+    for op in ops if hasattr(torch.library, "register_vmap") else ():  # torch 2.5
+        torch.library.register_vmap(op, _no_batching_rule)
