@@ -133,7 +133,10 @@ def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope, edge=(
         edge = (edge[0], edge[1] * scale.reshape(())) if edge else ()
         scale = 1.0
     numbers = checked_numbers(graph, rows, bias, graph.num_edges, scale, dropout_p, seed, negative_slope)
-    if not dispatch.has_kernel(q.device.type) or (edge and q.device.type == "cuda"):
+    lacks_kernel = bool(edge) and q.device.type == "cuda"
+    if lacks_kernel and not torch.compiler.is_compiling():
+        dispatch.warn_slow("the kernels for CUDA devices do not read features of edges yet")
+    if lacks_kernel or not dispatch.has_kernel(q.device.type):
         if not torch.compiler.is_compiling():  # which cannot read values
             check_seed_value(numbers[2])
         return reference_attention(graph, *rows, bias, *numbers, tuple(edge) or None)

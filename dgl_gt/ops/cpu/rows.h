@@ -143,7 +143,7 @@ struct Rows {
         T *q = static_cast<T*>(scratch), *weights = q + heads * dim(p), *q_edge = weights + heads * kLanes;
         T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N, *out_edge = tops + heads;
         widen_row(p, p.q, row, T(p.scale), q);
-        if (p.edge.data) Features::begin(p, p.q_edge, row, T(p.scale), q_edge, out_edge);
+        if (p.edge_dim) Features::begin(p, p.q_edge, row, T(p.scale), q_edge, out_edge);
         for (T* x = out; x < tops; ++x) *x = 0;
         for (int64_t h = 0; h < heads; ++h) tops[h] = kNone<T>;
         for (int64_t first = begin; first < end; first += kLanes) {
@@ -154,14 +154,14 @@ struct Rows {
                 for (int64_t h = 0; h < heads; ++h)
                     store<4>(weights + h * kLanes + lane, keys.dot(p, q + h * dim(p), lane, h));
             }
-            if (p.edge.data) Features::add_products(p, block, q_edge, weights);
+            if (p.edge_dim) Features::add_products(p, block, q_edge, weights);
             const bool removes = p.bias.data && add_bias<S>(p, block, weights);
             for (int64_t h = 0; h < heads; ++h) {
                 const T shrink = softmax_step(p, block, h, weights + h * kLanes, out, totals, tops);
-                if (p.edge.data && shrink != T(1)) Features::shrink(p, h, shrink, out_edge);
+                if (p.edge_dim && shrink != T(1)) Features::shrink(p, h, shrink, out_edge);
             }
             add_rows(p, block, removes, values, weights, out);
-            if (p.edge.data) Features::add_rows(p, block, removes, weights, out_edge);
+            if (p.edge_dim) Features::add_rows(p, block, removes, weights, out_edge);
         }
     }
 
@@ -206,7 +206,7 @@ struct Rows {
             const T shrink = std::exp(tops[h] - base), shrink_2 = std::exp(tops_2[h] - base);
             for (int64_t d = h * dim(p); d < (h + 1) * dim(p); ++d) out[d] = out[d] * shrink + out_2[d] * shrink_2;
             for (int64_t n = h * N; n < (h + 1) * N; ++n) totals[n] = totals[n] * shrink + totals_2[n] * shrink_2;
-            if (p.edge.data) Features::merge(p, h, shrink, tops + heads, shrink_2, tops_2 + heads);
+            if (p.edge_dim) Features::merge(p, h, shrink, tops + heads, shrink_2, tops_2 + heads);
             tops[h] = top;
         }
     }
@@ -214,7 +214,7 @@ struct Rows {
     static void finish_forward(const Problem& p, int64_t row, void* state) {
         const int64_t heads = p.num_heads;
         T *out = static_cast<T*>(state), *totals = out + heads * dim(p), *tops = totals + heads * N;
-        if (p.edge.data) Features::finish_forward(p, row, totals, tops + heads);
+        if (p.edge_dim) Features::finish_forward(p, row, totals, tops + heads);
         narrow_row(p, out, [&](int64_t h) {
             const T total = sum<N>(load<N>(totals + h * N));
             *at<T>(p.lse, row, h) = tops[h] == kNone<T> && total == T(0) ? kNone<T> : tops[h] + std::log(total);
@@ -232,7 +232,7 @@ struct Rows {
             T delta = sum<W>(total) - *at<T>(p.grad_lse, row, h);
             if constexpr (CHUNKS == 0)
                 for (int64_t d = chunks(p) * W; d < dim(p); ++d) delta += widened(gradient[d]) * widened(out[d]);
-            if (p.edge.data) delta += Features::delta(p, row, h);
+            if (p.edge_dim) delta += Features::delta(p, row, h);
             const T lse = *at<T>(p.lse, row, h);
             at<T>(p.stats, row, 0)[h] = lse == kNone<T> ? -lse : lse;
             at<T>(p.stats, row, 1)[h] = delta;
@@ -250,7 +250,7 @@ struct Rows {
         widen_row(p, p.q, row, T(p.scale), q);
         widen_row(p, p.grad_out, row, T(1), grad_out);
         for (int64_t d = 0; d < columns; ++d) grad_q[d] = 0;
-        if (p.edge.data) {
+        if (p.edge_dim) {
             Features::begin(p, p.q_edge, row, T(p.scale), q_edge, grad_q_edge);
             Features::begin(p, p.grad_out_edge, row, T(1), grad_out_edge, nullptr);
         }
@@ -264,7 +264,7 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, values.dot(p, grad_out + h * dim(p), lane, h));
                 }
             }
-            if (p.edge.data) {
+            if (p.edge_dim) {
                 Features::add_products(p, block, q_edge, scores);
                 Features::add_products(p, block, grad_out_edge, kept);
             }
@@ -296,7 +296,7 @@ struct Rows {
         const int64_t heads = p.num_heads, last = p.rev_indptr[p.num_src] - 1, columns = heads * dim(p);
         T *k = static_cast<T*>(scratch), *v = k + columns, *scores = v + columns, *kept = scores + heads * kLanes;
         T *deltas = kept + heads * kLanes, *grad_k = static_cast<T*>(state), *grad_v = grad_k + columns;
-        const bool ordered = p.bias.data || p.drop_threshold || p.edge.data;
+        const bool ordered = p.bias.data || p.drop_threshold || p.edge_dim;
         widen_row(p, p.k, row, T(p.scale), k);
         widen_row(p, p.v, row, T(1), v);
         for (int64_t d = 0; d < 2 * columns; ++d) grad_k[d] = 0;
@@ -315,7 +315,7 @@ struct Rows {
                     store<4>(kept + h * kLanes + lane, gradients.dot(p, v + h * dim(p), lane, h));
                 }
             }
-            if (p.edge.data) {
+            if (p.edge_dim) {
                 Features::add_pairs(p, block, p.q_edge, T(p.scale), scores);
                 Features::add_pairs(p, block, p.grad_out_edge, T(1), kept);
             }

@@ -1,0 +1,146 @@
+"""Features of edges in keys and values: the kernel against the reference, and the reference against what it folds."""
+
+import math
+
+import pytest
+import torch
+from attention_cases import CASES, draw_csc, draw_inputs
+
+from dgl_gt import sparse_attention
+from dgl_gt.ops import cpu
+from dgl_gt.ops.reference import reference_attention
+
+WIDTHS = [1, 5, 16, 33]
+SEED = 7
+TOLERANCE = {torch.float64: dict(rtol=1e-10, atol=1e-11), torch.float32: dict(rtol=1e-4, atol=2e-4)}
+needs_kernel = pytest.mark.skipif(cpu.library() is None, reason="the CPU kernel is not built")
+
+
+def drawn(case, width, dtype):
+    """The leaves, and q, k, v, bias and edge of a case."""
+    leaves, inputs = draw_inputs(case, dtype)
+    generator = torch.Generator().manual_seed(width)
+    num_edges = draw_csc(case).num_edges
+    shapes = (num_edges, width), (case.num_dst, case.heads, width)
+    edge = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+    return [*leaves, *edge], (*inputs, edge)
+
+
+def results(function, case, width, dtype):
+    """Return out, lse and out_edge, and every gradient through all of them."""
+    leaves, (q, k, v, bias, edge) = drawn(case, width, dtype)
+    csc = draw_csc(case)
+    if function is reference_attention:
+        out, lse, out_edge = reference_attention(
+            csc, q, k, v, bias, case.width**-0.5, case.dropout_p, SEED, None, tuple(edge)
+        )
+    else:
+        options = dict(bias=bias, edge=edge, dropout_p=case.dropout_p, seed=SEED, return_lse=True)
+        out, out_edge, lse = sparse_attention(csc, q, k, v, **options)
+    generator = torch.Generator().manual_seed(1)
+    found = [out, lse, out_edge]
+    upstream = [torch.randn(each.shape, generator=generator, dtype=torch.float64).to(each.dtype) for each in found]
+    upstream[1] = torch.where(lse == -math.inf, 0.0, upstream[1])
+    return [*found, *torch.autograd.grad(found, leaves, upstream)]
+
+
+@needs_kernel
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_kernel_equals_reference(case, dtype, number, monkeypatch):
+    if number > cpu.best_path():
+        pytest.skip("this processor has no such instructions")
+    monkeypatch.setattr(cpu, "best_path", lambda: number)
+    for width in WIDTHS if case.num_dst < 100 else [5]:
+        expected = results(reference_attention, case, width, dtype)
+        for got, wanted in zip(results(sparse_attention, case, width, dtype), expected, strict=True):
+            torch.testing.assert_close(got, wanted, **TOLERANCE[dtype])
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("case", CASES[:12], ids=lambda case: case.name)
+def test_half_precision(case, dtype):
+    exact = results(sparse_attention, case, 16, torch.float64)
+    for got, wanted in zip(results(sparse_attention, case, 16, dtype), exact, strict=True):
+        assert (got.double() - wanted).nan_to_num(0).norm() <= 0.03 * wanted.nan_to_num(0, 0, 0).norm() + 1e-6
+
+
+def test_what_is_folded():
+    """It is attention with W x added to keys and values of each edge (PyG's TransformerConv, UniMP)."""
+    case, width = CASES[2], 5
+    leaves, (q, k, v, _, (x, _)) = drawn(case, width, torch.float64)
+    csc = draw_csc(case)
+    weight = torch.randn(case.heads, case.width, width, dtype=torch.float64)
+    out, out_edge = sparse_attention(csc, q, k, v, edge=(x, torch.einsum("nhd,hdf->nhf", q, weight)))
+    found = out + torch.einsum("nhf,hdf->nhd", out_edge, weight)
+    src, dst = csc.indices.long(), torch.repeat_interleave(torch.arange(csc.num_dst), csc.indptr.diff())
+    of_edges = torch.einsum("hdf,ef->ehd", weight, x[csc.edge_ids])
+    scores = (q[dst] * (k[src] + of_edges)).sum(-1) * case.width**-0.5
+    expected = torch.zeros_like(found)
+    for node in range(csc.num_dst):
+        own = dst == node
+        expected[node] = torch.einsum("eh,ehd->hd", scores[own].softmax(0), (v[src] + of_edges)[own])
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@needs_kernel
+def test_operators_and_compile():
+    case = CASES[6]
+    _, (q, k, v, bias, edge) = drawn(case, 5, torch.float64)
+    csc = draw_csc(case)
+    fields = (csc.indptr, csc.indices, csc.edge_ids, csc.global_edge_ids, csc.rev_indptr, csc.rev_dst, csc.rev_position)
+    arguments = (q, k, v, bias, *edge, *fields, torch.tensor(3), 0, 0.5, 0.3)
+    torch.library.opcheck(torch.ops.dgl_gt.sparse_attention_edges, arguments)
+
+    def attend(q, k, v):
+        return sparse_attention(csc, q, k, v, bias=bias, edge=edge, dropout_p=0.3, seed=3)
+
+    for got, wanted in zip(torch.compile(attend, fullgraph=True)(q, k, v), attend(q, k, v), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+@needs_kernel
+def test_the_same_bits_with_any_number_of_threads():
+    case, threads = CASES[7], torch.get_num_threads()
+    try:
+        found = []
+        for number in (1, 2, 5):
+            torch.set_num_threads(number)
+            found.append(results(sparse_attention, case, 16, torch.float32))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, other) for other in found[1:] for one, other in zip(found[0], other, strict=True))
+
+
+def test_removed_edges_give_nothing():
+    case = CASES[5]
+    _, (q, k, v, bias, (x, q_edge)) = drawn(case, 5, torch.float64)
+    csc = draw_csc(case)
+    bias, x = bias.detach().clone(), x.detach().clone()
+    bias[2], x[2] = -math.inf, math.nan
+    out, out_edge = sparse_attention(csc, q, k, v, bias=bias, edge=(x, q_edge))
+    kept = x.clone()
+    kept[2] = 0
+    wanted, wanted_edge = sparse_attention(csc, q, k, v, bias=bias, edge=(kept, q_edge))
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(out_edge, wanted_edge)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (dict(edge=lambda x, q: (x[1:], q)), "edge[0]"),
+        (dict(edge=lambda x, q: (x[:, :0], q[..., :0])), "edge[0]"),
+        (dict(edge=lambda x, q: (x, q[..., 1:])), "edge[1]"),
+        (dict(edge=lambda x, q: (x.float(), q)), "edge[0]"),
+    ],
+)
+def test_bad_arguments(change, named):
+    _, (q, k, v, _, edge) = drawn(CASES[0], 5, torch.float64)
+    with pytest.raises(ValueError) as error:
+        sparse_attention(draw_csc(CASES[0]), q, k, v, edge=change["edge"](*edge))
+    assert named in str(error.value)
+    with pytest.raises(ValueError, match="additive"):
+        sparse_attention(draw_csc(CASES[0]), q[..., 0], k[..., 0], v, score="additive", edge=edge)
