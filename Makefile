@@ -9,7 +9,7 @@ WORKERS := $(shell expr $$(nproc) \* 3 / 2)
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 INSTALL := $(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test quick test-without-dgl lint docs gpu clean
+.PHONY: demo test quick test-without-dgl lint docs wheel gpu clean
 
 demo: $(READY)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash examples/demo.sh
@@ -32,6 +32,10 @@ lint: $(READY)
 docs: $(DOCS_READY)
 	$(VENV)/bin/sphinx-build --fail-on-warning --keep-going --quiet -b html docs site
 
+# One wheel for every version of Python, in dist/, tested outside of the checkout with torch and what it requires.
+wheel:
+	timeout 1200 bash tests/wheel.sh $(PYTHON)
+
 # With CUDA torch, Triton, numpy and pytest, without network and DGL; within 20 minutes.
 gpu:
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch finds no GPU: make gpu needs one, and a torch for CUDA; choose a Python that has it, as in make PYTHON=python3.11 gpu")'
@@ -52,4 +56,4 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build site *.egg-info .demo dgl_gt/ops/cpu/*.so partition/cuts/native/*.so
+	rm -rf $(VENV) build dist site *.egg-info .demo dgl_gt/ops/cpu/*.so partition/cuts/native/*.so

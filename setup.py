@@ -39,6 +39,11 @@ class BuildKernel(build_ext):
             self.compiler.compile, self.parallel = compile_at_once, True
             super().build_extensions()
 
+    def get_ext_filename(self, name):
+        """In a wheel the name lacks the version of Python: the libraries have nothing of Python in them."""
+        named = super().get_ext_filename(name)
+        return named if self.inplace or self.editable_mode else f"{named.partition('.')[0]}.so"
+
     def build_extension(self, ext):
         try:
             super().build_extension(ext)

@@ -1,4 +1,4 @@
-"""Graph transformer attention for DGL graphs, on one device or on many.
+"""Graph transformers and GNNs on graphs of PyG, of DGL or of plain tensors, on one device or on many.
 
 Importing the package loads neither torch nor DGL: each public name below is loaded at its first use (PEP 562). Type
 checkers read ``__init__.pyi`` instead; a test holds that both have the same names.

@@ -1,4 +1,4 @@
-"""The commands partition, inspect, export and import, and what they print."""
+"""The commands partition, inspect and import, and what they print."""
 
 from __future__ import annotations
 
@@ -70,20 +70,13 @@ def add_commands(commands) -> None:
     inspect.add_argument("directory", metavar="DIR", help="shard directory")
     inspect.set_defaults(command=_inspect)
 
-    export = commands.add_parser("export", help="write shards as a partition directory of dgl.distributed")
-    export.add_argument("directory", metavar="DIR", help="shard directory")
-    export.add_argument("out", metavar="OUT", help="directory to write")
-    export.add_argument("--name", metavar="NAME", help="name of the graph and its .json file (default: name of DIR)")
-    export.add_argument("--force", action="store_true", help="replace OUT if it holds such an export")
-    export.set_defaults(command=_export)
-
     import_ = commands.add_parser("import", help="make shards from a partition directory of dgl.distributed")
     import_.add_argument("config", metavar="FILE.json", help=".json file of a partition directory of dgl.distributed")
     import_.add_argument("--out", required=True, metavar="DIR", help="shard directory to write")
     import_.add_argument("--seed", type=int, default=0, help="seed of the order of rows inside parts (default: 0)")
     import_.add_argument("--force", action="store_true", help="replace DIR if it holds shards")
     import_.set_defaults(command=_import)
-    for command in (convert, inspect, export, import_):
+    for command in (convert, inspect, import_):
         command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
@@ -163,19 +156,6 @@ def _inspect(args) -> tuple[dict, str]:
     verify(args.directory, manifest)
     result = _figures(manifest, started, peak_memory_bytes())
     return result, f"{quality_table(manifest, result)}\n\nall checksums match"
-
-
-def _export(args) -> tuple[dict, str]:
-    from dgl_gt.partition.shards.dgl_export import export_dgl
-
-    with console.Stages() as progress:
-        path = export_dgl(args.directory, args.out, graph_name=args.name, force=args.force, progress=progress)
-    manifest = read_manifest(args.directory)
-    parts = manifest["parts"]
-    if manifest["links"]:
-        console.print_source_notes([], ["the links of --link-split, for which DGL has no format"])
-    text = f"wrote {path}; read it with dgl.distributed.load_partition({str(path)!r}, part)"
-    return {"config": str(path), "parts": parts}, text
 
 
 def _import(args) -> tuple[dict, str]:

@@ -221,7 +221,7 @@ def _attend_normalised(view: View, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q32, k32, v32 = _in_float32(q, k, v)
         num_heads, width = q.shape[1:]
         sums = torch.einsum("nhd,nhe->hde", k32, functional.pad(v32, (0, 1), value=1.0))
-        rows = q32.new_tensor([len(q)])
+        rows = q32.new_full((1,), q.shape[0])  # a traced model counts the nodes of each call
         own = torch.cat([sums.flatten(), q32.square().sum().view(1), k32.square().sum().view(1), rows])
         of_all = view.sum_over_ranks(own)
         sums = of_all[:-3].view(num_heads, width, width + 1)

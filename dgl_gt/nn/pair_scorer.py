@@ -51,9 +51,16 @@ class PairScorer(nn.Module):
             return self.output(functional.gelu(self.of_product(rows[src] * rows[dst])))
         scale = rows.shape[1] ** -0.5
         if self._decoder == "dot":
-            return _Dots.apply(rows, src, dst)[:, None] * scale
+            return _dots(rows, src, dst)[:, None] * scale
         mapped = self.maps(rows).unflatten(1, (self._out_dim, -1))
         return (mapped[src] * rows[dst][:, None]).sum(2) * scale + self.bias
+
+
+def _dots(rows: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """Return the dot products of pairs of rows, (N, C) -> (n,)."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # what is recorded holds for any number of pairs
+        return (rows[src] * rows[dst]).sum(1)
+    return _Dots.apply(rows, src, dst)
 
 
 class _Dots(torch.autograd.Function):

@@ -25,10 +25,10 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _are_sparse(rows: Tensor) -> bool:
-    if rows.dtype not in (torch.float32, torch.float64):
+    if torch.compiler.is_compiling() or rows.dtype not in (torch.float32, torch.float64):  # it may not ask for sizes
         return False
     if rows.requires_grad or rows.device.type != "cpu" or rows.dim() != 2 or rows.numel() < _SIZE:
         return False
-    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or is_transformed() or is_watched():
+    if torch.is_autocast_enabled("cpu") or is_transformed() or is_watched():
         return False
     return int(torch.count_nonzero(rows)) < _SHARE * rows.numel()

@@ -32,6 +32,7 @@ _HOMES = {
     "train_and_save": "dgl_gt.train.run",
     "TrainResult": "dgl_gt.train.run_state",
     "RunRecord": "dgl_gt.run_files.run_record",
+    "export_model": "dgl_gt.train.export",
     "load_model": "dgl_gt.train.saved_model",
     "save_model": "dgl_gt.train.saved_model",
     "predict": "dgl_gt.train.predictions",

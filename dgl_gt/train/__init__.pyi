@@ -9,6 +9,7 @@ from dgl_gt.train.config import ExchangeConfig as ExchangeConfig
 from dgl_gt.train.config import OptimizerConfig as OptimizerConfig
 from dgl_gt.train.config import TrainConfig as TrainConfig
 from dgl_gt.train.config import read_config as read_config
+from dgl_gt.train.export import export_model as export_model
 from dgl_gt.train.loop import fit as fit
 from dgl_gt.train.model import ModelFactory as ModelFactory
 from dgl_gt.train.predictions import embed as embed
