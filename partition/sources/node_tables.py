@@ -9,6 +9,8 @@ import numpy as np
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS
 
+from dgl_gt.partition.system.user_files import check_fits_memory
+
 from .edge_tables import IDS, fetched_ids, missing_cells
 from .node_data import ID_NAMES, LABEL_NAMES, NodeColumns, class_note, unlabelled
 from .options import SourceOptions
@@ -106,6 +108,7 @@ def _features(tables: Tables, folder: Path, name: str, options: SourceOptions) -
     if tables.kind(name) == "text":
         categories = make_categories(tables, name)
         codes = read_column(tables, folder, name).finished()
+        check_fits_memory(f"{tables.what}: column {name!r}, encoded,", 4 * len(codes) * len(categories))
         encoded = np.zeros((len(codes), len(categories)), np.float32)
         encoded[np.arange(len(codes)), codes] = 1
         return encoded, [f"{tables.what}: column {name} is encoded, a column for each of: {listed(categories)}"]
