@@ -8,7 +8,6 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS
-
 from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .edge_tables import IDS, fetched_ids, missing_cells
