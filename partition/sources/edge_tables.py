@@ -16,8 +16,8 @@ from .edge_list import known_ends
 from .node_data import NodeColumns
 from .node_data import quoted as quoted_option
 from .options import SourceOptions
-from .table_columns import Column, expression, fill_of, list_width, make_categories, read_column
-from .tables import Tables, check_columns, open_tables, quoted, run
+from .table_columns import Column, expression, fill_of, first_missing, list_width, make_categories, read_column
+from .tables import PLACE, Tables, check_columns, open_tables, quoted, run
 from .text_table import listed
 
 IDS = "nodes"  # the table of DuckDB with the number n and the id of each node
@@ -31,7 +31,7 @@ def read_edge_tables(
     Nodes are numbered as they are listed, and otherwise in ascending order of their ids; but whole numbers stay as they
     are, for ``numbering`` to decide.
     """
-    tables = open_tables(con, folder, source, lambda columns: _ends(columns, options.ends, str(source)))
+    tables = open_tables(con, folder, source, lambda columns: _ends(columns, options.ends, str(source), is_text=True))
     src, dst = _ends(tables.columns, options.ends, tables.what)
     id_type = _id_type(tables, (src, dst), nodes)
     _check_ids(tables, (src, dst))
@@ -54,7 +54,7 @@ def read_edge_tables(
     return coo, NodeColumns({}, tables.what, header=tuple(tables.columns))
 
 
-def _ends(columns: Sequence[str], ends: Sequence[str] | None, what: str) -> tuple[str, str]:
+def _ends(columns: Sequence[str], ends: Sequence[str] | None, what: str, *, is_text: bool = False) -> tuple[str, str]:
     """Return the names of the columns of sources and destinations."""
     columns = list(columns)
     if ends is not None:
@@ -63,7 +63,8 @@ def _ends(columns: Sequence[str], ends: Sequence[str] | None, what: str) -> tupl
     src, dst = known_ends(columns)
     if len(src) == len(dst) == 1:
         return columns[src[0]], columns[dst[0]]
-    if len(columns) == 2 and not (src or dst):
+    is_sure = not is_text or columns == ["column0", "column1"]  # so DuckDB calls those of a text file without a header
+    if len(columns) == 2 and not (src or dst) and is_sure:
         return columns[0], columns[1]
     raise InputError(
         f"{what}: of its columns ({listed(columns)}) it is not known which are the ends of an edge; name them with ends "
@@ -145,12 +146,12 @@ def _read(
     cells = [f"t.{quoted(name)}::{id_type}" for name in ends]
     sides, join = cells, ""
     if is_mapped:
-        join = " ".join(f"LEFT JOIN {IDS} {side} ON {side}.id = {cell}" for side, cell in zip("sd", cells))
+        join = " ".join(f"LEFT JOIN {IDS} {side} ON {side}.id::{id_type} = {cell}" for side, cell in zip("sd", cells))
         sides = ["s.n", "d.n"]
     parts = [*sides, *(expression(tables, name) for name in extra)]
     select = f"SELECT {', '.join(f'{part} AS c{i}' for i, part in enumerate(parts))}"
     for rows in tables.pieces([*ends, *extra]):
-        values = run(tables.con, f"{select} FROM {rows} {join} ORDER BY t.file, t.row", tables.what).fetchnumpy()
+        values = run(tables.con, f"{select} FROM {rows} {join} ORDER BY {PLACE}", tables.what).fetchnumpy()
         for i, column in enumerate(columns):
             piece = values.pop(f"c{i}")
             if i < 2 and np.ma.is_masked(piece):
@@ -158,15 +159,16 @@ def _read(
             column.append(_narrow(piece) if i < 2 else piece)
     for column in columns[2:]:
         if column.missing and fill_of(options.fill_missing, column.name) is None:
-            found = tables.first(
-                f"{quoted(column.name)} IS NULL OR isnan({quoted(column.name)}::DOUBLE)", [column.name]
-            )
+            found = first_missing(tables, column.name)
             raise missing_cells(found, column.name, column.missing)
     src, dst, *rest = (column.finished(rule=fill_of(options.fill_missing, column.name)) for column in columns)
     edge_data = dict(zip(extra, rest, strict=True))
-    return [src, dst], edge_data | {
-        name: read_column(tables, folder, name).finished((list_width(tables, name),)) for name in lists
-    }
+    for name in lists:
+        column = read_column(tables, folder, name)
+        if column.missing:
+            raise missing_cells(first_missing(tables, name), name, column.missing)
+        edge_data[name] = column.finished((list_width(tables, name),))
+    return [src, dst], edge_data
 
 
 def _narrow(ids: np.ndarray) -> np.ndarray:
@@ -175,7 +177,7 @@ def _narrow(ids: np.ndarray) -> np.ndarray:
 
 
 def _refuse_unknown(tables: Tables, end: str, id_type: str) -> None:
-    name, row, unknown = tables.first(f"{quoted(end)}::{id_type} NOT IN (SELECT id FROM {IDS})", [end])
+    name, row, unknown = tables.first(f"{quoted(end)}::{id_type} NOT IN (SELECT id::{id_type} FROM {IDS})", [end])
     raise InputError(f"{name}, row {row}: the table of nodes has no row for node {unknown!s:.80}; add its row")
 
 

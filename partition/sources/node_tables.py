@@ -13,8 +13,8 @@ from dgl_gt.partition.system.user_files import check_fits_memory
 from .edge_tables import IDS, fetched_ids, missing_cells
 from .node_data import ID_NAMES, LABEL_NAMES, NodeColumns, class_note, unlabelled
 from .options import SourceOptions
-from .table_columns import fill_of, list_width, make_categories, read_column
-from .tables import Tables, check_columns, open_tables, quoted, run
+from .table_columns import fill_of, first_missing, list_width, make_categories, read_column
+from .tables import PLACE, Tables, check_columns, open_tables, quoted, run
 from .text_table import listed
 
 
@@ -87,7 +87,7 @@ def _list_ids(tables: Tables, id_: str) -> None:
     dtype = "VARCHAR" if kind == "text" else "UBIGINT" if tables.types[id_] == "UBIGINT" else "BIGINT"
     run(
         tables.con,
-        f"CREATE TABLE {IDS} AS SELECT (row_number() OVER (ORDER BY file, row) - 1)::BIGINT AS n, {quoted(id_)}::{dtype} AS id "
+        f"CREATE TABLE {IDS} AS SELECT (row_number() OVER (ORDER BY {PLACE}) - 1)::BIGINT AS n, {quoted(id_)}::{dtype} AS id "
         f"FROM {tables.union([id_])}",
         tables.what,
     )
@@ -96,7 +96,7 @@ def _list_ids(tables: Tables, id_: str) -> None:
     )
     if (found := twice.fetchone()) is not None:
         rows = tables.union([id_])
-        sql = f"SELECT file, row FROM {rows} WHERE {quoted(id_)}::{dtype} = ? ORDER BY file, row LIMIT 2"
+        sql = f"SELECT {PLACE} FROM {rows} WHERE {quoted(id_)}::{dtype} = ? ORDER BY {PLACE} LIMIT 2"
         places = tables.con.execute(sql, [found[0]]).fetchall()
         where = " and ".join(f"{tables.files[file].name}, row {row + 1}" for file, row in places)
         raise InputError(f"{where}: node {found[0]!s:.80} has several rows; list each node once")
@@ -117,9 +117,7 @@ def _features(tables: Tables, folder: Path, name: str, options: SourceOptions) -
     column = read_column(tables, folder, name)
     rule = fill_of(options.fill_missing, name)
     if column.missing and rule is None:
-        bad = f"{quoted(name)} IS NULL" + ("" if width != (1,) else f" OR isnan({quoted(name)}::DOUBLE)")
-        found = tables.first(bad, [name]) or (tables.what, 1)
-        raise missing_cells(found, name, column.missing)
+        raise missing_cells(first_missing(tables, name), name, column.missing)
     notes = (
         [] if not column.missing else [f"{tables.what}: {column.missing} missing cells of {name} are filled ({rule})"]
     )

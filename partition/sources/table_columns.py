@@ -12,7 +12,7 @@ import numpy as np
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.mapped_arrays import map_npy
 
-from .tables import Tables, literal, quoted, run
+from .tables import PLACE, Tables, literal, quoted, run
 
 FILLS = ("mean", "zero")
 
@@ -54,6 +54,16 @@ def make_categories(tables: Tables, column: str) -> list[str]:
 
 def _enum(column: str) -> str:
     return quoted(f"categories of {column}")
+
+
+def first_missing(tables: Tables, column: str) -> tuple:
+    """Return the file and the number of the first row that lacks a number of a column, which some row does."""
+    kind, cell = tables.kind(column), quoted(column)
+    of_kind = {
+        "number": f" OR isnan({cell}::DOUBLE)",
+        "list": f" OR list_count({cell}) < len({cell}) OR isnan(list_sum({cell}::DOUBLE[]))",
+    }
+    return tables.first(f"{cell} IS NULL{of_kind.get(kind, '')}", [column]) or (tables.what, 1)
 
 
 class Column:
@@ -111,10 +121,10 @@ def read_column(tables: Tables, folder: Path, name: str) -> Column:
     column = Column(place, name)
     for rows in tables.pieces([name]):
         if tables.kind(name) == "list":
-            rows, cell = f"(SELECT {quoted(name)} FROM {rows} ORDER BY file, row)", f"unnest({quoted(name)})::DOUBLE"
+            rows, cell = f"(SELECT {quoted(name)} FROM {rows} ORDER BY {PLACE})", f"unnest({quoted(name)})::DOUBLE"
             select = f"SELECT {cell} AS c FROM {rows}"
         else:
-            select = f"SELECT {expression(tables, name)} AS c FROM {rows} ORDER BY file, row"
+            select = f"SELECT {expression(tables, name)} AS c FROM {rows} ORDER BY {PLACE}"
         column.append(run(tables.con, select, tables.what).fetchnumpy()["c"])
     return column
 

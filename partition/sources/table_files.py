@@ -83,7 +83,7 @@ def table_files(source, folder: Path) -> list[TableFile]:
 def _local_paths(path: Path) -> list[Path]:
     if path.is_dir():
         found = (Path(root) / name for root, _, names in os.walk(path) for name in names)
-        paths = _tables(path, found)
+        paths = _tables(path, (each for each in found if _is_seen(os.path.relpath(each, path))))
     elif _is_pattern(str(path)) and not os.path.lexists(path):
         paths = _tables(path, (Path(each) for each in glob.glob(str(path), recursive=True) if not os.path.isdir(each)))
     else:
@@ -98,6 +98,11 @@ def _tables(source: Path, paths) -> list[Path]:
         what = "is a directory, and no table is in it" if source.is_dir() else "matches no table"
         raise InputError(f"{source} {what}; tables are files .parquet, .csv, .tsv and .txt, also with .gz or .zst")
     return tables
+
+
+def _is_seen(relative: str) -> bool:
+    """Return whether no folder on the way, below the source, begins with ``.`` or ``_``."""
+    return not any(part[:1] in (".", "_") for part in Path(relative).parts)
 
 
 def _is_table(name: str) -> bool:
@@ -126,7 +131,7 @@ def fetched(address: str, folder: Path) -> list[tuple[Path, str]]:
         elif kind_of(path):
             names = [path]
         else:
-            names = system.find(path)
+            names = [name for name in system.find(path) if _is_seen(name[len(path.rstrip("/")) :])]
         if len(names) != 1 or not kind_of(path):
             names = [str(each) for each in _tables_at(address, names)]
         local = []

@@ -30,6 +30,13 @@ _NUMBERS = ("FLOAT", "DOUBLE", "DECIMAL", "HUGEINT", "UHUGEINT")
 _TEXT = ("VARCHAR", "ENUM", "UUID")
 
 
+FILE, ROW = (
+    '"dgl-gt: file"',
+    '"dgl-gt: row"',
+)  # columns that say where a row is from; no column of a user has such a name
+PLACE = f"{FILE}, {ROW}"
+
+
 def quoted(name: str) -> str:
     """Return the name of a column, or a path, as SQL writes an identifier."""
     return '"' + name.replace('"', '""') + '"'
@@ -97,12 +104,12 @@ class Tables:
             yield f"({' UNION ALL '.join(selects)}) t"
 
     def union(self, columns: Sequence[str]) -> str:
-        """Return the SQL of all rows with these columns, the number of their ``file`` and of their ``row`` in it, as ``t``."""
+        """Return the SQL of all rows with these columns, the numbers of their ``FILE`` and of their ``ROW`` in it, as ``t``."""
         return f"({' UNION ALL '.join(self._select(number, columns) for number in range(len(self.files)))}) t"
 
     def _select(self, number: int, columns: Sequence[str], where: str = "") -> str:
         values = ", ".join(f"{self._value(name, number)} AS {quoted(name)}" for name in columns)
-        return f"SELECT {values}, {number} AS file, file_row_number AS row FROM {self.scan(number)}{where}"
+        return f"SELECT {values}, {number} AS {FILE}, file_row_number AS {ROW} FROM {self.scan(number)}{where}"
 
     def _value(self, column: str, number: int) -> str:
         """Return the SQL of a column in a file: its cells, what the folder stands for, or NULL where it has neither."""
@@ -130,7 +137,7 @@ class Tables:
         """Return the file, the number (from 1) and the first column of the first row that meets a condition, or None."""
         row = run(
             self.con,
-            f"SELECT file, row, {quoted(columns[0])} FROM {self.union(columns)} WHERE {condition} ORDER BY file, row LIMIT 1",
+            f"SELECT {PLACE}, {quoted(columns[0])} FROM {self.union(columns)} WHERE {condition} ORDER BY {PLACE} LIMIT 1",
             self.what,
         ).fetchone()
         return None if row is None else (self.files[row[0]].name, row[1] + 1, row[2])
@@ -151,6 +158,7 @@ def tables_open(memory_bytes: int | None) -> Iterator[tuple[Any, Path]]:
                 "autoinstall_known_extensions = false",  # would fetch from the network
                 "autoload_known_extensions = false",
                 "enable_progress_bar = false",
+                "TimeZone = 'UTC'",
             ):
                 con.execute(f"SET {setting}")
             yield con, folder
@@ -187,14 +195,20 @@ def open_tables(con, folder: Path, source, ids: Callable[[list[str]], Sequence[s
     for number, file in enumerate(table_files(source, place)):
         if file.path.stat().st_size == 0:
             raise InputError(f"{file.name} is empty; remove it, or write it again")
-        if file.kind != ".parquet":
+        if set("*?[") & set(str(file.path)):  # DuckDB would take it for a pattern
+            link = place / f"{number:06d}{''.join(file.path.suffixes[-2:])}"
+            link.symlink_to(file.path.absolute())
+            file = TableFile(link, file.name, file.folders)
+        is_text = file.kind != ".parquet"
+        if is_text:
             path = place / f"{number:06d}.from-text.parquet"
             _text_to_parquet(con, file, path, ids)
             file = TableFile(path, file.name, file.folders)
         scan = f"read_parquet({literal(str(file.path))}, hive_partitioning = false)"
         found = {name: kind for name, kind, *_ in run(con, f"DESCRIBE SELECT * FROM {scan}", file.name).fetchall()}
-        (count,) = run(con, f"SELECT count(*) FROM {scan}", file.name).fetchone()
+        count = _fit_types(con, scan, found, file.name, is_text=is_text)
         for name, kind in found.items():
+            _check_case(name, types, file.name)
             types[name] = _joined(types.get(name), kind, name, file.name, files)
         files.append(file)
         rows.append(count)
@@ -207,17 +221,40 @@ def open_tables(con, folder: Path, source, ids: Callable[[list[str]], Sequence[s
     return tables
 
 
+def _fit_types(con, scan: str, found: dict[str, str], name: str, *, is_text: bool) -> int:
+    """Return the number of rows; leave out columns that are empty and so fit any type, and read true and false as such."""
+    words = [f"bool_and(lower({quoted(each)}::VARCHAR) IN ('true', 'false'))" for each in found]
+    cells = [*(f"count({quoted(each)})" for each in found), *(words if is_text else ())]
+    rows, *numbers = run(con, f"SELECT {', '.join(['count(*)', *cells])} FROM {scan}", name).fetchone()
+    for column, filled, is_flag in zip([*found], numbers, numbers[len(found) :] or [False] * len(found)):
+        if is_flag:
+            found[column] = "BOOLEAN"
+        if not filled and (is_text or not rows):
+            del found[column]
+    return rows
+
+
+def _check_case(name: str, types: dict[str, str], file: str) -> None:
+    """Raise :class:`InputError` where DuckDB would take a column for another one, or for one that it makes."""
+    others = [each for each in types if each != name and each.lower() == name.lower()]
+    if others or name.lower() == "file_row_number":
+        but = f"another file has {others[0]!r}" if others else "DuckDB gives this name to the places of rows"
+        raise InputError(f"{file}: a column is called {name!r}, and {but}; rename it")
+
+
 def _joined(before: str | None, kind: str, column: str, name: str, files: list[TableFile]) -> str:
     """Return a type that holds the cells of a column in all files so far and in this one."""
     if before is None or before == kind:
         return kind
     kinds = {kind_of_type(before), kind_of_type(kind)}
+    if kinds == {"time"}:
+        return "TIMESTAMPTZ"
     if kinds == {"whole"}:
         return "BIGINT" if not (before.startswith("UBIG") or kind.startswith("UBIG")) else "HUGEINT"
     if kinds <= {"whole", "number"}:
         return "DOUBLE"
-    if kinds == {"text"} or kinds == {"time"}:
-        return "VARCHAR" if kinds == {"text"} else "TIMESTAMP"
+    if kinds == {"text"}:
+        return "VARCHAR"
     raise InputError(
         f"{name}: column {column!r} holds {kind.lower()}, but {before.lower()} in {files[0].name}; write it alike in all files"
     )
@@ -226,8 +263,11 @@ def _joined(before: str | None, kind: str, column: str, name: str, files: list[T
 def _text_to_parquet(con, file: TableFile, path: Path, ids: Callable[[list[str]], Sequence[str]]) -> None:
     """Write a text file as Parquet. Its numbers are float64, and ids stay as they are written."""
     null = ", ".join(map(literal, MISSING))
-    read = f"read_csv({literal(str(file.path))}, nullstr = [{null}], auto_type_candidates = ['DOUBLE', 'TIMESTAMP', 'VARCHAR']"
+    kinds = ", ".join(map(literal, ("DOUBLE", "TIMESTAMP", "TIMESTAMPTZ", "VARCHAR")))
+    read = f"read_csv({literal(str(file.path))}, nullstr = [{null}], auto_type_candidates = [{kinds}]"
     columns = [name for name, *_ in run(con, f"DESCRIBE SELECT * FROM {read})", file.name).fetchall()]
+    if len(columns) == 1 and set(",;\t|") & set(columns[0]):
+        raise InputError(f"{file.name}: its lines have different numbers of columns, or a quote is open; correct them")
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in ids(columns))
     read += f", types = {{{types}}})" if types else ")"
     run(con, f"COPY (SELECT * FROM {read}) TO {literal(str(path))} (FORMAT parquet)", file.name)

@@ -161,6 +161,53 @@ def test_a_table_of_nodes_beside_another_source(tmp_path):
     np.testing.assert_array_equal(graph.node_data["feat"][:, 0], [0, 1, 2, 3])
 
 
+@pytest.mark.parametrize("name", ["row", "FILE", "s", "d", "t", "n", "id", "dgl-gt"])
+def test_columns_of_any_name(tmp_path, random_edges, name):
+    src, dst, weight = random_edges
+    edges = write(tmp_path / "e.parquet", source=IDS[src], target=IDS[dst], **{name: weight[::-1]})
+    nodes = write(tmp_path / "nodes.parquet", key=IDS, **{name: np.arange(40)[::-1]})
+    graph = load_graph(edges, node_table=nodes, id="key", features=[name])
+    np.testing.assert_array_equal(graph.edges(), [src, dst])
+    np.testing.assert_array_equal(graph.edge_data[name], weight[::-1])
+    np.testing.assert_array_equal(graph.node_data["feat"][:, 0], np.arange(40)[::-1])
+
+
+def test_names_of_files_are_no_patterns_and_hidden_folders_are_left_out(tmp_path):
+    write(tmp_path / "e" / "e[1].parquet", src=["a"], dst=["b"])
+    write(tmp_path / "e" / "e1.parquet", src=["x"], dst=["y"])
+    assert load_graph(tmp_path / "e" / "e[1].parquet").node_names.tolist() == ["a", "b"]
+    for name in (".checkpoints/a.parquet", "_temporary/0/b.parquet"):
+        write(tmp_path / "e" / name, src=["p"], dst=["q"])
+    graph = load_graph(tmp_path / "e")
+    assert graph.node_names.tolist() == ["a", "b", "x", "y"] and not graph.edge_data
+
+
+def test_ids_of_text_files_stay_text(tmp_path):
+    nodes = write(tmp_path / "n.parquet", id=[0, 1, 2], v=[0, 1, 2])
+    good_ids = write(tmp_path / "a" / "a.csv", src=["1", "2"], dst=["2", "0"])
+    np.testing.assert_array_equal(load_graph(good_ids.parent, node_table=nodes).edges(), [[1, 2], [2, 0]])
+    for wrong in ("01", "1.4", "abc"):
+        write(good_ids, src=[wrong], dst=["0"])
+        refused("a.csv", "row 1", wrong, source=good_ids.parent, node_table=nodes)
+
+
+def test_times_of_all_kinds_are_utc(tmp_path, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    stamp = np.array(["2024-01-01T00:00:00"], "datetime64[us]")
+    write(tmp_path / "a.parquet", src=["a"], dst=["b"], at=pa.array(stamp, pa.timestamp("us")))
+    write(tmp_path / "b.parquet", src=["a"], dst=["b"], at=pa.array(stamp, pa.timestamp("us", "UTC")))
+    write(tmp_path / "c.csv", src=["a"], dst=["b"], at=["2024-01-01T09:00:00+09:00"])
+    assert load_graph(tmp_path).edge_data["at"].tolist() == [1704067200.0] * 3
+
+
+def test_empty_columns_and_files_fit_any_type(tmp_path):
+    write(tmp_path / "a.csv", src=["a"], dst=["b"], w=[1.5], ok=["true"])
+    write(tmp_path / "b.csv", src=["b"], dst=["c"], w=[None], ok=["False"])
+    write(tmp_path / "c.csv", src=[], dst=[], w=[], ok=[])
+    graph = load_graph(tmp_path, fill_missing={"w": 7})
+    assert graph.edge_data["w"].tolist() == [1.5, 7] and graph.edge_data["ok"].tolist() == [1, 0]
+
+
 def test_pieces_of_rows(tmp_path, random_edges, monkeypatch):
     src, dst, weight = random_edges
     for number, rows in enumerate((slice(0, 50), slice(50, 51), slice(51, 120))):
@@ -303,6 +350,13 @@ def test_cells_that_do_not_fit(tmp_path):
     refused(
         "n.parquet", "row 3", "'age'", source=edges, node_table=write(nodes, id=["a", "b", "c"], age=[1.0, 2.0, np.inf])
     )
+    holed = [[1.0, 2.0], [3.0, None], [5.0, 6.0]]
+    refused("n.parquet", "row 2", "'vec'", source=edges, node_table=write(nodes, id=["a", "b", "c"], vec=holed))
+    refused(
+        "x.parquet", "row 2", "'vec'", source=write(tmp_path / "x.parquet", src=[0, 1, 2], dst=[1, 2, 0], vec=holed)
+    )
+    at = pa.array([0, None, 1], pa.timestamp("us"))
+    refused("x.parquet", "row 2", "'at'", source=write(tmp_path / "x.parquet", src=[0, 1, 2], dst=[1, 2, 0], at=at))
     lists = [[1.0], [2.0, 3.0], [4.0]]
     refused("n.parquet", "'vec'", "1 to 2", source=edges, node_table=write(nodes, id=["a", "b", "c"], vec=lists))
     refused("a.parquet", "row 1", "'w'", source=write(edges, src=["a"], dst=["b"], w=pa.array([None], pa.float64())))
@@ -312,6 +366,8 @@ def test_cells_that_do_not_fit(tmp_path):
 
 def test_a_column_that_changes_its_type_from_file_to_file(tmp_path):
     edges, _ = good(tmp_path)
+    write(tmp_path / "e" / "b.parquet", src=["a"], dst=["b"], W=[1.0])
+    refused("b.parquet", "'W'", "'w'", source=tmp_path / "e")
     write(tmp_path / "e" / "b.parquet", src=["a"], dst=["b"], w=["heavy"])
     refused("b.parquet", "'w'", "varchar", "double", "a.parquet", source=tmp_path / "e")
     write(tmp_path / "e" / "b.parquet", src=["a"], dst=["b"], w=[3])
@@ -338,6 +394,10 @@ def test_files_that_cannot_be_read(tmp_path):
     refused("t.csv", "30002", '"w"', source=tmp_path / "e")
     text.write_text("src,dst,w\n" + "a,b,1\n" * 30_000 + "a,b\n")
     refused("t.csv", "30002", source=tmp_path / "e")
+    text.write_text("src,dst,w\na,b,1\nb,c\n")
+    refused("t.csv", "columns", source=tmp_path / "e")
+    text.write_text("a,b\nb,c\n")  # is the first line an edge?
+    refused("a, b", "--ends", source=tmp_path / "e")
     text.write_text("src,dst,w\n")
     refused("t.csv", "no rows", source=tmp_path / "e")
 
