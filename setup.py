@@ -39,10 +39,16 @@ class BuildKernel(build_ext):
             self.compiler.compile, self.parallel = compile_at_once, True
             super().build_extensions()
 
+    for_checkout = True
+
+    def run(self):
+        self.for_checkout = self.inplace or self.editable_mode  # the first is 0 while setuptools builds
+        super().run()
+
     def get_ext_filename(self, name):
         """In a wheel the name lacks the version of Python: the libraries have nothing of Python in them."""
         named = super().get_ext_filename(name)
-        return named if self.inplace or self.editable_mode else f"{named.partition('.')[0]}.so"
+        return named if self.for_checkout else f"{named.partition('.')[0]}.so"
 
     def build_extension(self, ext):
         try:
