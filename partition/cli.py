@@ -63,7 +63,7 @@ def add_commands(commands) -> None:
     convert.add_argument("--out", required=True, metavar="FILE.npz", help="file to write; partition reads it")
     convert.add_argument("--force", action="store_true", help="replace FILE.npz if it exists")
     add_reading(convert)
-    add_bound(convert)
+    add_bound(convert, "tables are read within half of it, or 256 MiB")
     convert.set_defaults(command=_convert)
 
     inspect = commands.add_parser("inspect", help="print the statistics of a shard directory and verify its checksums")

@@ -101,18 +101,18 @@ def _add_cut(group) -> None:
     )
 
 
-def add_bound(group) -> None:
+def add_bound(group, text: str) -> None:
     """Add the bound on memory."""
     group.add_argument(
         "--memory",
         type=size_in_bytes,
         metavar="SIZE",
-        help="bound on memory, such as 4GiB; if METIS needs more, a method that needs less is used",
+        help=f"bound on memory, such as 4GiB; {text}",
     )
 
 
 def _add_memory(group) -> None:
-    add_bound(group)
+    add_bound(group, "if METIS needs more, a method that needs less is used")
     group.add_argument(
         "--rank-memory",
         type=size_in_bytes,
@@ -147,8 +147,7 @@ def add_reading(group) -> None:
     group.add_argument("--ends", metavar="SRC,DST", help="columns of a table of edges that are source and destination")
     group.add_argument(
         "--fill-missing",
-        type=self_loop_fill,
-        metavar="X|mean|zero",
+        metavar=FILL,
         help="what missing cells of tables get: a number, the mean of the column, or zero; or one for each column, as in "
         "age=mean,visits=0",
     )
@@ -171,7 +170,7 @@ def add_reading(group) -> None:
 
 def _add_graph(group) -> None:
     group.add_argument("--self-loops", action="store_true", help="add a self-loop to each node that has none")
-    group.add_argument("--self-loop-fill", type=self_loop_fill, metavar=FILL, help=FILL_HELP)
+    group.add_argument("--self-loop-fill", metavar=FILL, help=FILL_HELP)
     group.add_argument("--undirected", action="store_true", help="add the reverse of each edge that has none")
     text = "edge data reverse_kind: 0 for an edge of SOURCE, 1 for a reverse and 2 for a self-loop that were added"
     group.add_argument("--reverse-kind", action="store_true", help=text)
@@ -234,16 +233,19 @@ def size_in_bytes(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def self_loop_fill(text: str):
-    """Convert the text of --self-loop-fill to a number or a word, or to a dict of these by edge data."""
+def _fill(option: str, text: str):
+    """Convert the text of --self-loop-fill or --fill-missing to a number or a word, or to a dict of these by column."""
     if "=" in text:
-        return {name: self_loop_fill(value) for name, value in _pairs("--self-loop-fill", text, str.rpartition).items()}
+        return {name: _fill(option, value) for name, value in _pairs(option, text, str.rpartition).items()}
     for number in (int, float):
         try:
             return number(text)
         except ValueError:
             pass
     return text  # refused by its name where it means nothing
+
+
+self_loop_fill = partial(_fill, "--self-loop-fill")
 
 
 def _imbalance(text: str):
@@ -297,6 +299,8 @@ _FROM_TEXT: dict[str, Callable] = {  # read after argparse, which would print al
     "max_imbalance": _imbalance,
     "target_weights": _part_weights,
     "costs": read_costs,
+    "fill_missing": partial(_fill, "--fill-missing"),
+    "self_loop_fill": self_loop_fill,
     "features": partial(_column_names, "--features"),
     "ends": partial(_column_names, "--ends"),
     "skip": partial(_column_names, "--skip"),

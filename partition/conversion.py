@@ -16,6 +16,7 @@ from dgl_gt.partition.system.output_checks import check_file
 from .errors import InputError
 from .graph import SPLIT_MASKS, Graph
 
+_ADDED = {"undirected", "self_loops", "self_loop_fill", "reverse_kind", "random_features"}
 _STANDARD = ("feat", "label", *SPLIT_MASKS)
 
 
@@ -25,7 +26,7 @@ def convert(source, out, *, force: bool = False, **options) -> Graph | COOGraph:
     Parameters
     ----------
     source, options
-        See :func:`dgl_gt.partition.load_graph`.
+        See :func:`dgl_gt.partition.load_graph`; not those that add edges or features, which belong to partitioning.
     out : path
         The ``.npz`` file to write; it appears when it is complete.
     force : bool
@@ -43,8 +44,17 @@ def convert(source, out, *, force: bool = False, **options) -> Graph | COOGraph:
     """
     if Path(out).suffix != ".npz":
         raise InputError(f"out (--out) is {out}; it must end in .npz")
+    if added := sorted(_ADDED & options.keys()):
+        raise InputError(f"{added[0]} is no option of convert, which adds nothing; give it to partition")
     check_file(out, force=force)
     graph = open_source(source, SourceOptions(**options))
+    for name, of_what in (
+        ("link_split", "a split of links"),
+        ("transforms", "added edges or nodes"),
+        ("encodings", "encodings"),
+    ):
+        if getattr(graph, name):
+            raise InputError(f"{graph.name} has {of_what}, for which an .npz file has no place; partition it as it is")
     with new_file(out, force=force) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         src, dst = graph.edges() if isinstance(graph, Graph) else (graph.src, graph.dst)
         _write(archive, "edge_index", np.result_type(src, dst), (2, len(src)), (src, dst))
@@ -57,6 +67,7 @@ def convert(source, out, *, force: bool = False, **options) -> Graph | COOGraph:
 def _arrays(graph: Graph | COOGraph) -> dict[str, np.ndarray]:
     """Return all but the edges by the keys of docs/cli.md. Labels of classes with names are these names."""
     arrays = {"num_nodes": np.array(graph.num_nodes), "name": np.array(graph.name)}
+    arrays["node_type"] = np.array(graph.node_type)
     arrays["directed"] = np.array(isinstance(graph, Graph) or not graph.listed_once)
     if graph.node_names is not None:
         arrays["node_names"] = graph.node_names

@@ -31,7 +31,7 @@ def grown(graph: Graph, config: PartitionConfig, progress: Callable) -> tuple[Gr
     """
     manifest = read_manifest(config.like)
     verify(config.like, manifest)
-    _check_like(graph, config, manifest)
+    check_parts(graph.num_nodes, config.parts)
     before = _old_owner(graph, config, manifest)
     weights = manifest["shares"] if config.target_weights is None else config.target_weights
     balance = make_balance(graph, config.parts, None, weights, config.costs)
@@ -49,7 +49,7 @@ def grown(graph: Graph, config: PartitionConfig, progress: Callable) -> tuple[Gr
         refine(graph, trial, balance, config.seed)
         if step_s(trial) < (1 - config.move) * kept_s:
             owner, moved = trial, int(((trial != before) & (before >= 0)).sum())
-    new, gone = int((before < 0).sum()), user_node_count(manifest) - int((before >= 0).sum())
+    new, gone = int((before[: _user_nodes(graph)] < 0).sum()), user_node_count(manifest) - int((before >= 0).sum())
     note = f"like {config.like}: {new} nodes are new, {gone} are gone, {moved} have moved"
     if config.parts > 1:
         fresh_s = step_s(best_assignment(graph, config.parts, undirected, balance, 1, step_s, config.seed, progress))
@@ -59,7 +59,9 @@ def grown(graph: Graph, config: PartitionConfig, progress: Callable) -> tuple[Gr
     )
 
 
-def _check_like(graph: Graph, config: PartitionConfig, manifest: dict) -> None:
+def check_like(config: PartitionConfig) -> None:
+    """Raise :class:`InputError` unless the shards that ``config.like`` names can be followed."""
+    manifest = read_manifest(config.like)
     if manifest["cut"] != "edge":
         raise InputError(
             f"like (--like) is {config.like}, which holds a vertex cut; nodes stay in edge cuts alone: cut the graph anew"
@@ -68,7 +70,6 @@ def _check_like(graph: Graph, config: PartitionConfig, manifest: dict) -> None:
         raise InputError(
             f"parts (--parts) is {config.parts}, but like (--like) {config.like} has {manifest['parts']} parts; give that number"
         )
-    check_parts(graph.num_nodes, config.parts)
 
 
 def _old_owner(graph: Graph, config: PartitionConfig, manifest: dict) -> np.ndarray:
@@ -91,6 +92,8 @@ def _old_owner(graph: Graph, config: PartitionConfig, manifest: dict) -> np.ndar
             f"{graph.name} has {_kind(new)} as ids, such as {new[0]!s:.40}, and like (--like) {config.like} has {_kind(old)}, such "
             f"as {old[0]!s:.40}; read both graphs with the same ids (--ids)"
         )
+    if old.dtype != new.dtype and old.dtype.kind in "iu":  # numpy compares int64 and uint64 as floats
+        old, new = old.astype(np.str_), new.astype(np.str_)
     order = np.argsort(old)
     at = order[np.minimum(np.searchsorted(old, new, sorter=order), len(old) - 1)]
     before[: len(new)] = np.where(old[at] == new, owner[at], -1)
@@ -114,16 +117,17 @@ def _placed(undirected, before: np.ndarray, balance: Balance) -> np.ndarray:
     owner, parts = before.copy(), len(balance.shares)
     room = balance.shares * balance.step.sum() * _ROOM
     room -= np.bincount(owner[owner >= 0], balance.step[owner >= 0], minlength=parts)
-    waiting = np.flatnonzero(owner < 0)
-    while len(waiting):
-        votes = np.zeros((len(waiting), parts))
-        rows = undirected[waiting]
-        near = np.repeat(np.arange(len(waiting)), np.diff(rows.indptr))
-        parts_near = owner[rows.indices]
-        np.add.at(votes, (near[parts_near >= 0], parts_near[parts_near >= 0]), 1)
-        votes[:, room <= 0] = 0
-        best = votes.argmax(axis=1)
-        strength = votes[np.arange(len(waiting)), best]
+    new = np.flatnonzero(owner < 0)
+    votes, row_of = np.zeros((len(new), parts), np.int64), np.full(len(owner), -1)
+    row_of[new] = np.arange(len(new))
+    nodes, near = _neighbours(undirected, new)
+    old = owner[near] >= 0
+    np.add.at(votes, (row_of[nodes[old]], owner[near[old]]), 1)
+    waiting = new
+    while True:
+        open_votes = np.where(room > 0, votes[row_of[waiting]], 0)
+        best = open_votes.argmax(axis=1)
+        strength = open_votes[np.arange(len(waiting)), best]
         order = np.argsort(-strength, kind="stable")
         order = order[strength[order] > 0]
         if not len(order):
@@ -131,9 +135,20 @@ def _placed(undirected, before: np.ndarray, balance: Balance) -> np.ndarray:
         accepted = [_that_fit(order[best[order] == part], waiting, balance.step, room, part) for part in range(parts)]
         for part, those in enumerate(accepted):
             owner[waiting[those]] = part
-        waiting = np.flatnonzero(owner < 0)
-    _deal(owner, waiting, balance.step, room)
+        placed, near = _neighbours(undirected, waiting[np.concatenate(accepted)])
+        touched = owner[near] < 0
+        np.add.at(votes, (row_of[near[touched]], owner[placed[touched]]), 1)
+        left = waiting[order]  # others of those that wait have no neighbour with room yet
+        waiting = np.unique(np.concatenate([left[owner[left] < 0], near[touched]]))
+    _deal(owner, np.flatnonzero(owner < 0), balance.step, room)
     return owner
+
+
+def _neighbours(undirected, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges from nodes as two arrays: the nodes, and their neighbours."""
+    begin, count = undirected.indptr[nodes], np.diff(undirected.indptr)[nodes]
+    at = np.repeat(begin - np.concatenate([[0], np.cumsum(count)[:-1]]), count) + np.arange(count.sum())
+    return np.repeat(nodes, count), undirected.indices[at]
 
 
 def _that_fit(rows: np.ndarray, waiting: np.ndarray, step: np.ndarray, room: np.ndarray, part: int) -> np.ndarray:

@@ -31,7 +31,7 @@ from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 from dgl_gt.partition.transforms.link_split import split_links
 
 from .config import PartitionConfig
-from .growth import grown
+from .growth import check_like, grown
 from .memory_bound import (
     METHOD_NAMES,
     check_disk_space,
@@ -226,7 +226,7 @@ def partition(
         made = {"seed": config.seed, "choice": choice, "method": method, "isolated_nodes": isolated}
         if config.assignment_only:
             return write_assignment(layout, folder, **made)
-        made["id_map"] = names_tables(source)
+        made["id_map"] = names_tables(source, config.ends)
         return write_shards(layout, folder, **made, progress=progress)
 
 
@@ -244,6 +244,8 @@ def check_extras(source, config: PartitionConfig) -> None:
     """Raise :class:`InputError` if the source lacks what the options need of its data."""
     if config.assignment_only:
         check_node_type(source)
+    if config.like is not None:
+        check_like(config)
     check_encodable(source, config.encodings, config.random_features)
     check_transforms(source, **config.transforms)
     check_weights(source, config.cut_weights, config.node_weights)

@@ -16,7 +16,17 @@ from .edge_list import known_ends
 from .node_data import NodeColumns
 from .node_data import quoted as quoted_option
 from .options import SourceOptions
-from .table_columns import Column, expression, fill_of, first_missing, list_width, make_categories, read_column
+from .table_columns import (
+    MISSING_TEXT,
+    Column,
+    expression,
+    fill_of,
+    filled_notes,
+    first_missing,
+    list_width,
+    make_categories,
+    read_column,
+)
 from .tables import PLACE, Tables, check_columns, open_tables, quoted, run
 from .text_table import listed
 
@@ -45,11 +55,19 @@ def read_edge_tables(
     ):
         names = _list_ids(tables, (src, dst), id_type)
     extra, left_out, notes = _edge_columns(tables, (src, dst), options)
-    ends, edge_data = _read(tables, folder, (src, dst), extra, id_type, options, is_mapped=names is not None)
+    ends, edge_data, filled = _read(tables, folder, (src, dst), extra, id_type, options, is_mapped=names is not None)
     if names is not None and names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
         names, num_nodes = None, len(names)
     coo = COOGraph(
-        ends[0], ends[1], num_nodes, {}, edge_data, str(source), left_out=left_out, notes=notes, node_names=names
+        ends[0],
+        ends[1],
+        num_nodes,
+        {},
+        edge_data,
+        str(source),
+        left_out=left_out,
+        notes=(*notes, *filled),
+        node_names=names,
     )
     return coo, NodeColumns({}, tables.what, header=tuple(tables.columns))
 
@@ -105,7 +123,7 @@ def _list_ids(tables: Tables, ends: Sequence[str], id_type: str) -> np.ndarray:
 
 def fetched_ids(con, what: str) -> np.ndarray:
     """Return the ids of the table ``IDS`` in the order of their numbers, integers or str (N,)."""
-    ids = np.asarray(run(con, f"SELECT id FROM {IDS} ORDER BY n", what).fetchnumpy()["id"])
+    ids = np.asarray(run(con, f"SELECT id FROM {IDS} ORDER BY n", what, "fetchnumpy")["id"])
     if ids.dtype.kind != "O":
         return ids
     broken = next((name for name in ids.tolist() if "\n" in name), None)
@@ -128,7 +146,9 @@ def _edge_columns(
         extra.append(name)
         if tables.kind(name) == "text":
             names = make_categories(tables, name)
-            notes.append(f"edge data {name}: {', '.join(f'{i} = {each}' for i, each in enumerate(names[:20]))}")
+            notes.append(
+                f"edge data {name}: {', '.join(f'{i} = {each or MISSING_TEXT}' for i, each in enumerate(names[:20]))}"
+            )
         elif tables.kind(name) == "time":
             notes.append(f"edge data {name}: seconds since 1970, UTC")
     return extra, tuple(left_out), tuple(notes)
@@ -136,8 +156,8 @@ def _edge_columns(
 
 def _read(
     tables: Tables, folder: Path, ends, extra: list[str], id_type: str, options: SourceOptions, *, is_mapped: bool
-) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Read the rows in their order: both ends, as numbers of nodes or as they are, and the edge data."""
+) -> tuple[list[np.ndarray], dict[str, np.ndarray], list[str]]:
+    """Read the rows in their order: both ends, as numbers of nodes or as they are, and edge data; say what was filled."""
     place = folder / "edges"
     place.mkdir()
     lists = [name for name in extra if tables.kind(name) == "list"]
@@ -151,7 +171,7 @@ def _read(
     parts = [*sides, *(expression(tables, name) for name in extra)]
     select = f"SELECT {', '.join(f'{part} AS c{i}' for i, part in enumerate(parts))}"
     for rows in tables.pieces([*ends, *extra]):
-        values = run(tables.con, f"{select} FROM {rows} {join} ORDER BY {PLACE}", tables.what).fetchnumpy()
+        values = run(tables.con, f"{select} FROM {rows} {join} ORDER BY {PLACE}", tables.what, "fetchnumpy")
         for i, column in enumerate(columns):
             piece = values.pop(f"c{i}")
             if i < 2 and np.ma.is_masked(piece):
@@ -168,7 +188,7 @@ def _read(
         if column.missing:
             raise missing_cells(first_missing(tables, name), name, column.missing)
         edge_data[name] = column.finished((list_width(tables, name),))
-    return [src, dst], edge_data
+    return [src, dst], edge_data, filled_notes(tables, columns[2:], options.fill_missing)
 
 
 def _narrow(ids: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_da
 from .ogb_folder import read_ogb_folder
 from .options import SourceOptions, split_source_name
 from .splits import with_split
-from .table_files import TEXT, fetched, is_address, kind_of, names_tables
+from .table_files import fetched, is_address, names_tables
 from .tables import tables_open
 
 _TEXT_TABLES = (".csv", ".tsv", ".txt")
@@ -239,9 +239,7 @@ def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
 
 def _open_all(source, options: SourceOptions) -> tuple[Graph | COOGraph, list[NodeColumns]]:
     """Open the source, and read the columns to add."""
-    are_tables = names_tables(source) or (
-        options.ends is not None and isinstance(source, (str, os.PathLike)) and kind_of(os.fspath(source)) in TEXT
-    )
+    are_tables = names_tables(source, options.ends)
     if options.ends is not None and not are_tables:
         raise InputError(f"ends (--ends) name columns of a table, and {source} is none; leave them out")
     if options.fill_missing is not None and not are_tables and options.node_table is None:
@@ -320,7 +318,10 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
     if is_address(source):
         with tempfile.TemporaryDirectory(prefix="dgl-gt-") as folder:
             ((path, _),) = fetched(source, Path(folder))
-            return replace(_open_file(path, options), name=source)
+            try:
+                return replace(_open_file(path, options), name=source)
+            except InputError as error:
+                raise InputError(str(error).replace(str(path), source)) from error
     return _open_file(Path(source), options)
 
 

@@ -13,8 +13,8 @@ from dgl_gt.partition.system.user_files import check_fits_memory
 from .edge_tables import IDS, fetched_ids, missing_cells
 from .node_data import ID_NAMES, LABEL_NAMES, NodeColumns, class_note, unlabelled
 from .options import SourceOptions
-from .table_columns import fill_of, first_missing, list_width, make_categories, read_column
-from .tables import PLACE, Tables, check_columns, open_tables, quoted, run
+from .table_columns import MISSING_TEXT, fill_of, filled_notes, first_missing, list_width, make_categories, read_column
+from .tables import PLACE, Tables, check_columns, literal, open_tables, quoted, run
 from .text_table import listed
 
 
@@ -91,13 +91,11 @@ def _list_ids(tables: Tables, id_: str) -> None:
         f"FROM {tables.union([id_])}",
         tables.what,
     )
-    twice = run(
-        tables.con, f"SELECT id FROM {IDS} GROUP BY id HAVING count(*) > 1 ORDER BY min(n) LIMIT 1", tables.what
-    )
-    if (found := twice.fetchone()) is not None:
-        rows = tables.union([id_])
-        sql = f"SELECT {PLACE} FROM {rows} WHERE {quoted(id_)}::{dtype} = ? ORDER BY {PLACE} LIMIT 2"
-        places = tables.con.execute(sql, [found[0]]).fetchall()
+    twice = f"SELECT id FROM {IDS} GROUP BY id HAVING count(*) > 1 ORDER BY min(n) LIMIT 1"
+    if (found := run(tables.con, twice, tables.what, "fetchone")) is not None:
+        wanted = f"{literal(str(found[0]))}::{dtype}"
+        sql = f"SELECT {PLACE} FROM {tables.union([id_])} WHERE {quoted(id_)}::{dtype} = {wanted} ORDER BY {PLACE} LIMIT 2"
+        places = run(tables.con, sql, tables.what, "fetchall")
         where = " and ".join(f"{tables.files[file].name}, row {row + 1}" for file, row in places)
         raise InputError(f"{where}: node {found[0]!s:.80} has several rows; list each node once")
 
@@ -110,7 +108,9 @@ def _features(tables: Tables, folder: Path, name: str, options: SourceOptions) -
         check_fits_memory(f"{tables.what}: column {name!r}, encoded,", 4 * len(codes) * len(categories))
         encoded = np.zeros((len(codes), len(categories)), np.float32)
         encoded[np.arange(len(codes)), codes] = 1
-        return encoded, [f"{tables.what}: column {name} is encoded, a column for each of: {listed(categories)}"]
+        return encoded, [
+            f"{tables.what}: column {name} is encoded, a column for each of: {listed([each or MISSING_TEXT for each in categories])}"
+        ]
     width = (1,)
     if tables.kind(name) == "list":
         width = (list_width(tables, name),)
@@ -118,9 +118,7 @@ def _features(tables: Tables, folder: Path, name: str, options: SourceOptions) -
     rule = fill_of(options.fill_missing, name)
     if column.missing and rule is None:
         raise missing_cells(first_missing(tables, name), name, column.missing)
-    notes = (
-        [] if not column.missing else [f"{tables.what}: {column.missing} missing cells of {name} are filled ({rule})"]
-    )
+    notes = filled_notes(tables, [column], options.fill_missing)
     values = column.finished(width, rule)
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)

@@ -28,7 +28,7 @@ _CSR = ("indptr", "indices", "data", "shape")
 _SPARSE_KEYS, _ADJACENCY_KEYS = (tuple(f"{name}_{part}" for part in _CSR) for name in ("x", "adj"))
 _NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS, *SPLIT_IDS)
 _MEANS = {"x": "feat", "y": "label"}  # two names of one array
-_GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", *_ADJACENCY_KEYS)
+_GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", "node_type", *_ADJACENCY_KEYS)
 # names that other projects give to these arrays
 _SYNONYMS = {
     "edge_index": ("edges", "edge_list"),
@@ -88,6 +88,7 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
         node_names=columns.ids,
         class_names=columns.classes,
         used_keys=columns.used_keys,
+        node_type=_value(path, arrays, "node_type", "U", coo.node_type),
         split_ids=columns.split_ids,
     )
     if coo.listed_once and (twice := coo.listed_reverse()) is not None:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from dgl_gt.partition.errors import InputError, check_flags, check_one_of, whole_number
-from dgl_gt.partition.transforms.added_edges import check_fill
+from dgl_gt.partition.transforms.added_edges import check_fill, check_fill_values
 from dgl_gt.partition.transforms.node_split import shares_of
-
-from .table_columns import check_fill_missing
 
 IDS = ("as-they-are", "compact", "names")
 _MAX_FEATURES = 10**18  # far beyond any use
@@ -53,7 +51,7 @@ class SourceOptions:
             raise InputError(
                 f"id (--id) is {self.id!r}, but there is no table of nodes; add node_table (--node-table), or leave it out"
             )
-        check_fill_missing(self.fill_missing)
+        check_fill_values("fill_missing (--fill-missing)", self.fill_missing)
         if self.label is not None and not isinstance(self.label, str):
             raise InputError(f"label is {self.label!r}; it must be the name of a column")
         if twice := {self.label, *features}.intersection(skip):

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from numbers import Real
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.mapped_arrays import map_npy
+from dgl_gt.partition.system.units import format_count
 
 from .tables import PLACE, Tables, literal, quoted, run
 
-FILLS = ("mean", "zero")
-
-
-def check_fill_missing(fill) -> None:
-    """Raise :class:`InputError` unless it is a number, a word of ``FILLS``, or a dict of these by column."""
-    for value in fill.values() if isinstance(fill, Mapping) else () if fill is None else (fill,):
-        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not (is_number or (isinstance(value, str) and value in FILLS)):
-            raise InputError(
-                f"fill_missing (--fill-missing) is {value!r}; it must be a finite number, {' or '.join(FILLS)}, or one of these for "
-                "each column by name (age=mean,visits=0)"
-            )
+MISSING_TEXT = "(missing)"  # the name of the category of missing texts, in notes
 
 
 def fill_of(fill, column: str):
-    """Return the rule of a column: a number, a word of ``FILLS``, or None."""
+    """Return the rule of a column: a number, "mean", "zero", or None."""
     return fill.get(column) if isinstance(fill, Mapping) else fill
 
 
@@ -81,13 +70,12 @@ class Column:
         if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
             values = np.where(np.ma.getmaskarray(values), np.nan, values.data.astype(np.float64))
         values = np.asarray(values)
-        if values.dtype.kind == "f":
-            gone = np.isnan(values)
-            self.missing += int(gone.sum())
-            self.sums += float(values[~gone].sum())
-            with np.errstate(over="ignore"):
-                self.exact &= np.array_equal(values.astype(np.float32), values, equal_nan=True)
-        values.tofile(self.file)
+        gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+        self.missing += int(gone.sum())
+        self.sums += float(values[~gone].sum(dtype=np.float64))
+        with np.errstate(over="ignore"):
+            self.exact &= bool((gone | (values.astype(np.float32) == values)).all())
+        self.file.write(values.tobytes())  # numpy's tofile does not say that the disk is full
         self.pieces.append((values.dtype, len(values)))
 
     def finished(self, width: tuple[int, ...] = (), rule=None) -> np.ndarray:
@@ -109,9 +97,18 @@ class Column:
                 values = np.fromfile(old, piece, count)
                 if self.missing:
                     values = np.where(np.isnan(values), fill, values)
-                values.astype(dtype, copy=False).tofile(new)
+                new.write(values.astype(dtype, copy=False).tobytes())
         self.path.unlink()
         return map_npy(final)
+
+
+def filled_notes(tables: Tables, columns: Sequence[Column], fill) -> list[str]:
+    """Say how many missing cells of columns were filled, and by which rule."""
+    return [
+        f"{tables.what}: {format_count(each.missing, 'missing cell')} of {each.name} filled ({fill_of(fill, each.name)})"
+        for each in columns
+        if each.missing
+    ]
 
 
 def read_column(tables: Tables, folder: Path, name: str) -> Column:
@@ -125,7 +122,7 @@ def read_column(tables: Tables, folder: Path, name: str) -> Column:
             select = f"SELECT {cell} AS c FROM {rows}"
         else:
             select = f"SELECT {expression(tables, name)} AS c FROM {rows} ORDER BY {PLACE}"
-        column.append(run(tables.con, select, tables.what).fetchnumpy()["c"])
+        column.append(run(tables.con, select, tables.what, "fetchnumpy")["c"])
     return column
 
 
@@ -133,8 +130,8 @@ def list_width(tables: Tables, name: str) -> int:
     """Return the length of the lists of a column, which must be the same in all rows."""
     rows = f"{tables.union([name])} WHERE {quoted(name)} IS NOT NULL"
     least, most = run(
-        tables.con, f"SELECT min(len({quoted(name)})), max(len({quoted(name)})) FROM {rows}", tables.what
-    ).fetchone()
+        tables.con, f"SELECT min(len({quoted(name)})), max(len({quoted(name)})) FROM {rows}", tables.what, "fetchone"
+    )
     if least != most or not least or tables.first(f"{quoted(name)} IS NULL", [name]):
         raise InputError(
             f"{tables.what}: column {name!r} has lists of {least or 0} to {most or 0} numbers; all must be alike and none missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import re
@@ -49,11 +50,16 @@ def is_address(source) -> bool:
     return isinstance(source, str) and _ADDRESS.match(source) is not None
 
 
-def names_tables(source) -> bool:
-    """Return whether a source is read as tables: a Parquet file, a folder, a pattern, or an address of these."""
+def names_tables(source, ends=None) -> bool:
+    """Return whether a source is read as tables: a Parquet file, a folder, a pattern, or an address of these.
+
+    So is a text file of which ``ends`` are named.
+    """
     if not isinstance(source, (str, os.PathLike)):
         return False
     name = os.fspath(source)
+    if ends is not None and kind_of(name) in TEXT:
+        return True
     if is_address(name):
         return kind_of(name) in (".parquet", *TEXT, "") or _is_pattern(name)
     if _is_pattern(name) and not os.path.lexists(name):
@@ -141,13 +147,19 @@ def fetched(address: str, folder: Path) -> list[tuple[Path, str]]:
             local.append((target, system.unstrip_protocol(name)))
     except InputError:
         raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # here, not there
+            raise
+        raise _unreadable(address, error) from error
     except ImportError as error:  # of the driver
         raise InputError(f"{address} needs a driver of fsspec ({first_line(error)}); install it") from error
     except Exception as error:  # drivers raise errors of their own
-        raise InputError(
-            f"{address} cannot be read ({first_line(error)}); check the address, and the right to read it"
-        ) from error
+        raise _unreadable(address, error) from error
     return local
+
+
+def _unreadable(address: str, error: Exception) -> InputError:
+    return InputError(f"{address} cannot be read ({first_line(error)}); check the address, and the right to read it")
 
 
 def _tables_at(address: str, names) -> list[str]:

@@ -7,8 +7,10 @@ fastest (docs/benchmarks.md).
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +127,8 @@ class Tables:
             f"SELECT DISTINCT {quoted(column)}::VARCHAR AS v FROM {self.union([column])} WHERE {quoted(column)} IS NOT NULL "
             f"ORDER BY v LIMIT {_MOST_CATEGORIES + 1}",
             self.what,
-        ).fetchall()
+            "fetchall",
+        )
         if len(found) > _MOST_CATEGORIES:
             raise InputError(
                 f"{self.what}: column {column!r} has over {_MOST_CATEGORIES} different texts, too many to encode; group "
@@ -139,7 +142,8 @@ class Tables:
             self.con,
             f"SELECT {PLACE}, {quoted(columns[0])} FROM {self.union(columns)} WHERE {condition} ORDER BY {PLACE} LIMIT 1",
             self.what,
-        ).fetchone()
+            "fetchone",
+        )
         return None if row is None else (self.files[row[0]].name, row[1] + 1, row[2])
 
 
@@ -162,21 +166,44 @@ def tables_open(memory_bytes: int | None) -> Iterator[tuple[Any, Path]]:
             ):
                 con.execute(f"SET {setting}")
             yield con, folder
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise InputError(
+                f"the disk of {folder.parent} is full, where tables are read; free space, or name a folder on another disk in the "
+                "environment variable TMPDIR"
+            ) from error
         finally:
             con.close()
 
 
-def run(con, sql: str, what: str):
-    """Execute SQL; what DuckDB refuses becomes an :class:`InputError` that names ``what``."""
+def run(con, sql: str, what: str, fetch: str | None = None) -> Any:
+    """Execute SQL, and return what the method ``fetch`` of the result returns.
+
+    What DuckDB refuses becomes an :class:`InputError` that names ``what``. It runs in a thread, because DuckDB puts an
+    error of its own in the place of what a signal's handler raises.
+    """
     duckdb = import_optional("duckdb", what, INSTALL)
-    try:
-        return con.execute(sql)
-    except duckdb.OutOfMemoryException as error:
-        raise InputError(
-            f"{what}: reading it needs more memory ({first_line(error)}); raise memory (--memory)"
-        ) from error
-    except duckdb.Error as error:
-        raise InputError(f"{what} cannot be read ({_in_one_line(error)}); correct it") from error
+
+    def work():
+        done = con.execute(sql)
+        return None if fetch is None else getattr(done, fetch)()
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(work)
+        try:
+            return found.result()
+        except duckdb.OutOfMemoryException as error:
+            raise InputError(
+                f"{what}: reading it needs more memory ({first_line(error)}); raise memory (--memory)"
+            ) from error
+        except duckdb.Error as error:
+            if "No space left" in str(error):
+                raise OSError(errno.ENOSPC, "the disk is full") from error
+            raise InputError(f"{what} cannot be read ({_in_one_line(error)}); correct it") from error
+        except BaseException:  # a signal, while this waits
+            con.interrupt()
+            raise
 
 
 def _in_one_line(error: Exception) -> str:
@@ -205,7 +232,7 @@ def open_tables(con, folder: Path, source, ids: Callable[[list[str]], Sequence[s
             _text_to_parquet(con, file, path, ids)
             file = TableFile(path, file.name, file.folders)
         scan = f"read_parquet({literal(str(file.path))}, hive_partitioning = false)"
-        found = {name: kind for name, kind, *_ in run(con, f"DESCRIBE SELECT * FROM {scan}", file.name).fetchall()}
+        found = {name: kind for name, kind, *_ in run(con, f"DESCRIBE SELECT * FROM {scan}", file.name, "fetchall")}
         count = _fit_types(con, scan, found, file.name, is_text=is_text)
         for name, kind in found.items():
             _check_case(name, types, file.name)
@@ -225,7 +252,7 @@ def _fit_types(con, scan: str, found: dict[str, str], name: str, *, is_text: boo
     """Return the number of rows; leave out columns that are empty and so fit any type, and read true and false as such."""
     words = [f"bool_and(lower({quoted(each)}::VARCHAR) IN ('true', 'false'))" for each in found]
     cells = [*(f"count({quoted(each)})" for each in found), *(words if is_text else ())]
-    rows, *numbers = run(con, f"SELECT {', '.join(['count(*)', *cells])} FROM {scan}", name).fetchone()
+    rows, *numbers = run(con, f"SELECT {', '.join(['count(*)', *cells])} FROM {scan}", name, "fetchone")
     for column, filled, is_flag in zip([*found], numbers, numbers[len(found) :] or [False] * len(found)):
         if is_flag:
             found[column] = "BOOLEAN"
@@ -265,7 +292,7 @@ def _text_to_parquet(con, file: TableFile, path: Path, ids: Callable[[list[str]]
     null = ", ".join(map(literal, MISSING))
     kinds = ", ".join(map(literal, ("DOUBLE", "TIMESTAMP", "TIMESTAMPTZ", "VARCHAR")))
     read = f"read_csv({literal(str(file.path))}, nullstr = [{null}], auto_type_candidates = [{kinds}]"
-    columns = [name for name, *_ in run(con, f"DESCRIBE SELECT * FROM {read})", file.name).fetchall()]
+    columns = [name for name, *_ in run(con, f"DESCRIBE SELECT * FROM {read})", file.name, "fetchall")]
     if len(columns) == 1 and set(",;\t|") & set(columns[0]):
         raise InputError(f"{file.name}: its lines have different numbers of columns, or a quote is open; correct them")
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in ids(columns))

@@ -62,18 +62,23 @@ def with_self_loops(graph: Graph, fill=None) -> Graph:
     return _with_edges(graph, new, new, rows)
 
 
+def check_fill_values(option: str, fill) -> None:
+    """Raise :class:`InputError` unless it is a number, "mean", "zero", a dict of these by the names of columns, or None."""
+    for value in fill.values() if isinstance(fill, dict) else () if fill is None else (fill,):
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number and not (isinstance(value, str) and value in _FILLS):
+            raise InputError(
+                f"{option} is {value!r}; it must be a finite number, {' or '.join(_FILLS)}, or one of these for each column by name "
+                "(weight=mean,type=0)"
+            )
+
+
 def check_fill(source, fill) -> None:
     """Raise :class:`InputError` unless the edge data of self-loops of a Graph or COOGraph can be these.
 
     Without a source only the values are checked. None stands for none.
     """
-    for value in fill.values() if isinstance(fill, dict) else () if fill is None else (fill,):
-        is_number = isinstance(value, Real) and not isinstance(value, bool) and -math.inf != value < math.inf
-        if not is_number and not (isinstance(value, str) and value in _FILLS):
-            raise InputError(
-                f"self_loop_fill (--self-loop-fill) is {value!r}; it must be a finite number, {' or '.join(_FILLS)}, or one of these "
-                "for each edge data by name (weight=mean,type=0)"
-            )
+    check_fill_values("self_loop_fill (--self-loop-fill)", fill)
     if source is None or fill is None:
         return
     asked = _asked(source.edge_data)

@@ -11,6 +11,7 @@ from torch import nn
 
 import dgl_gt
 from dgl_gt.partition import from_edges, partition
+from dgl_gt.pyg.layers import REFUSED
 
 pytest.importorskip("torch_geometric", reason="PyG is not installed: pip install torch_geometric")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "strategies.md"
@@ -180,9 +181,9 @@ def test_every_convolution_is_tried_or_refused_by_name():
     from torch_geometric.nn import conv
 
     needs_a_library = {"SplineConv"}  # pyg-lib, which has no wheel for every torch
-    assert {*conv.__all__} - {"MessagePassing"} - needs_a_library == CASES.keys() | dgl_gt.pyg.REFUSED.keys()
-    assert not CASES.keys() & dgl_gt.pyg.REFUSED.keys()
+    assert {*conv.__all__} - {"MessagePassing"} - needs_a_library == CASES.keys() | REFUSED.keys()
+    assert not CASES.keys() & REFUSED.keys()
     text = DOCUMENT.read_text().partition("## PyG's own layers")[2].partition("\n## ")[0]
     works, refused = " ".join(text.split()).partition("two and three ranks:")[2].split("| refused, by name |")
     assert {*re.findall(r"`(\w+)`", works)} == CASES.keys()
-    assert dgl_gt.pyg.REFUSED.keys() <= {*re.findall(r"`(\w+)`", refused)}
+    assert REFUSED.keys() <= {*re.findall(r"`(\w+)`", refused)}

@@ -116,6 +116,28 @@ def test_one_part_and_only_isolated_nodes_are_new(tmp_path):
     assert [part["owned"] for part in manifest["per_part"]] == [5, 5]
 
 
+def test_a_long_chain_of_new_nodes(tmp_path):
+    partition(save(tmp_path / "g.npz", [[0, 1], [1, 0]], 2), 2, tmp_path / "old")
+    chain = np.array([np.arange(3000), np.arange(1, 3001)])
+    manifest = partition(save(tmp_path / "h.npz", chain, 3001), 2, tmp_path / "new", like=tmp_path / "old")
+    assert max(part["owned"] for part in manifest["per_part"]) < 1600
+
+
+def test_ids_of_other_whole_numbers(tmp_path):
+    """One id above 2^63 makes all of them uint64."""
+    ids = np.arange(60) + 2**53 + 1
+    ring = np.array([np.arange(60), (np.arange(60) + 1) % 60])
+    partition(save(tmp_path / "g.npz", ring, 60, node_names=ids), 2, tmp_path / "old")
+    more = np.append(ids.astype(np.uint64), np.uint64(2**63 + 5))
+    new = partition(save(tmp_path / "h.npz", ring, 61, node_names=more), 2, tmp_path / "new", like=tmp_path / "old")
+    assert "1 nodes are new, 0 are gone, 0 have moved" in new["notes"][-1]
+
+
+def test_virtual_nodes_are_not_the_users(tmp_path, old):
+    manifest = partition(save(tmp_path / "g.npz", communities()), PARTS, tmp_path / "new", like=old[0], virtual_nodes=2)
+    assert "60 nodes are new" in manifest["notes"][-1]
+
+
 def test_parts_of_the_command_are_those_of_the_shards(tmp_path, old, capfd):
     shards, _ = old
     graph = save(tmp_path / "g.npz", communities())
@@ -134,6 +156,7 @@ def test_parts_of_the_command_are_those_of_the_shards(tmp_path, old, capfd):
         ({"cut": "vertex"}, ("like", "--cut edge")),
         ({"owner": [0] * NODES}, ("like", "owner")),
         ({"attempts": 3}, ("like", "attempts")),
+        ({"max_imbalance": 1.1}, ("like", "max_imbalance")),
         ({"like": "nowhere"}, ("nowhere",)),
         ({"like": None, "move": 0.1}, ("move", "like")),
     ],
