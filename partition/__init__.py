@@ -11,6 +11,8 @@ _MODULES = {
     # sources -> Graph
     "Graph": "graph",
     "from_edges": "graph",
+    "from_relations": "relations",
+    "Schema": "schema",
     "load_graph": "sources.load",
     "convert": "conversion",
     # Graph -> Graph with structural encodings

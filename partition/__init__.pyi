@@ -17,7 +17,9 @@ from dgl_gt.partition.figures.profile import read_profile as read_profile
 from dgl_gt.partition.graph import Graph as Graph
 from dgl_gt.partition.graph import from_edges as from_edges
 from dgl_gt.partition.pipeline import partition as partition
+from dgl_gt.partition.relations import from_relations as from_relations
 from dgl_gt.partition.report.write import write_report as write_report
+from dgl_gt.partition.schema import Schema as Schema
 from dgl_gt.partition.shards.counts import read_figures as read_figures
 from dgl_gt.partition.shards.dgl_export import export_dgl as export_dgl
 from dgl_gt.partition.shards.dgl_import import import_dgl as import_dgl

@@ -14,6 +14,7 @@ from dgl_gt.partition.system.mapped_arrays import is_mapped, release_pages
 from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .errors import INSTALL_DGL, InputError, first_line, import_optional, whole_number
+from .schema import Schema, columns_by_type
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
 LINK_SETS = ("train", "val", "test", "val_neg", "test_neg")
@@ -79,6 +80,8 @@ class Graph:
         The split of links that the data set has, under the names of a file of ``link_split``.
     node_type : str
         What DGL calls the nodes; ``"_N"`` where a source has no name for them.
+    schema : Schema or None
+        The types of nodes and edges; None if there is one of each. Data of a type are called ``paper/feat``.
     """
 
     indptr: np.ndarray
@@ -96,6 +99,7 @@ class Graph:
     links: Links | None = None
     link_split: dict[str, np.ndarray] | None = None
     node_type: str = "_N"
+    schema: Schema | None = None
 
     def __repr__(self):
         return (
@@ -127,8 +131,14 @@ class Graph:
         return self.num_nodes - int(np.count_nonzero(has_edge))
 
     def edge_rows(self, ids: np.ndarray) -> np.ndarray:
-        """Return the row of ``edge_data`` of each edge id, which is the id itself."""
+        """Return the row of ``edge_data`` of each edge id, which is the id itself; of data without a relation."""
         return ids
+
+    def rows_of(self, kind: str, column: str) -> slice:
+        """Return the ids of the nodes or edges of which a column has rows, see :meth:`Schema.rows_of`."""
+        if self.schema is None:
+            return slice(0, self.num_nodes if kind == "node" else self.num_edges)
+        return self.schema.rows_of(kind, column)
 
     def destinations(self) -> np.ndarray:
         """Return the destination of every edge in CSR order, same dtype as ``indices``, (E,)."""
@@ -143,19 +153,35 @@ class Graph:
     def to_dgl(self):
         """Return the same graph as a DGLGraph on the CPU: edges in edge-id order, all node and edge data.
 
+        A typed graph becomes a heterograph; data without a type are left out.
+
         Raises
         ------
         InputError
             DGL cannot be imported.
         """
         dgl, torch = (import_optional(package, "to_dgl()", INSTALL_DGL) for package in ("dgl", "torch"))
-        src, dst = self.edges()
-        made = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=self.num_nodes)
-        for columns, data in ((made.ndata, self.node_data), (made.edata, self.edge_data)):
+        src, dst = (torch.from_numpy(ends) for ends in self.edges())
+
+        def native(value: np.ndarray):  # tensors support neither foreign byte order nor read-only memory
+            return torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
+
+        if (schema := self.schema) is not None:
+            begins = torch.from_numpy(schema.node_ptr)[torch.from_numpy(schema.ends)]
+            pairs = zip(schema.relations, schema.edge_ptr, schema.edge_ptr[1:], begins)
+            edges = {tuple(each): (src[i:j] - at[0], dst[i:j] - at[1]) for each, i, j, at in pairs}
+            made = dgl.heterograph(edges, num_nodes_dict=dict(schema.nodes))
+        else:
+            made = dgl.graph((src, dst), num_nodes=self.num_nodes)
+        for columns_of, data in ((made.nodes, self.node_data), (made.edges, self.edge_data)):
             for key, value in data.items():
-                # tensors support neither foreign byte order nor read-only memory
-                native = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
-                columns[key] = torch.from_numpy(native)
+                of_type, slash, name = key.partition("/")
+                if self.schema is None:
+                    columns_of[(made.ntypes if columns_of is made.nodes else made.canonical_etypes)[0]].data[key] = (
+                        native(value)
+                    )
+                elif slash:
+                    columns_of[tuple(of_type.split(",")) if "," in of_type else of_type].data[name] = native(value)
         return made
 
 
@@ -164,7 +190,9 @@ def _columns(data: dict[str, np.ndarray]) -> str:
     return "{" + ", ".join(f"{key!r}: {value.dtype} {value.shape[1:]}" for key, value in data.items()) + "}"
 
 
-def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="graph") -> Graph:
+def from_edges(
+    src, dst, num_nodes=None, node_data=None, edge_data=None, name="graph", schema: Schema | None = None
+) -> Graph:
     """Build a :class:`Graph` from an edge list and check it.
 
     Parameters
@@ -179,6 +207,8 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         without has -1, or NaN among floats. Masks are bool, (N,) or (N, splits), and do not overlap.
     name : str
         The source of the graph, for messages.
+    schema : Schema, optional
+        The types of nodes and edges, whose ids are in its order; :func:`from_relations` makes such graphs.
 
     Returns
     -------
@@ -204,7 +234,7 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
     num_nodes = checked_num_nodes(num_nodes, smallest, largest, name)
     node_data, edge_data = named_arrays(node_data, f"{name}: node data"), named_arrays(edge_data, f"{name}: edge data")
     for kind, data, rows in (("node", node_data, num_nodes), ("edge", edge_data, len(src))):
-        _check_columns(name, kind, data, rows)  # before memory of that size is allocated
+        _check_columns(name, kind, data, rows, schema)  # before memory of that size is allocated
     src, dst = (compact(ends, num_nodes) for ends in (src, dst))
     ids = np.arange(len(src), dtype=np.int32 if len(src) < 2**31 else np.int64)
     rows = scipy.sparse.coo_array((ids, (dst, src)), shape=(num_nodes, num_nodes))
@@ -217,6 +247,7 @@ def from_edges(src, dst, num_nodes=None, node_data=None, edge_data=None, name="g
         node_data=node_data,
         edge_data=edge_data,
         name=name,
+        schema=schema,
     )
     check_data(graph)
     return graph
@@ -280,15 +311,21 @@ def compact(ids: np.ndarray, num_nodes: int) -> np.ndarray:
 def check_data(graph) -> None:
     """Raise :class:`InputError` if data of a Graph or COOGraph cannot be used for training; edges are not checked."""
     for kind, data, rows in (("node", graph.node_data, graph.num_nodes), ("edge", graph.edge_data, graph.num_edges)):
-        _check_columns(graph.name, kind, data, rows)
-        for key, value in data.items():
-            if value.dtype.kind == "f" and key != "label":
-                _check_finite(graph.name, kind, key, value)
-        _check_labels_and_masks(graph.name, kind, data)
+        _check_columns(graph.name, kind, data, rows, graph.schema)
+        by_type = {"": data} if graph.schema is None else columns_by_type(data)
+        for of_type, columns in by_type.items():
+            name = f"{graph.name}: {of_type}" if of_type else graph.name
+            for key, value in columns.items():
+                if value.dtype.kind == "f" and key != "label":
+                    _check_finite(name, kind, key, value)
+            _check_labels_and_masks(name, kind, columns)
 
 
-def _check_columns(name: str, kind: str, data: dict[str, np.ndarray], rows: int) -> None:
+def _check_columns(name: str, kind: str, data: dict[str, np.ndarray], rows: int, schema: Schema | None) -> None:
     for key, value in data.items():
+        if schema is not None:
+            ids = schema.rows_of(kind, key)
+            rows = ids.stop - ids.start
         if key == "__metadata__" or any("\ud800" <= each <= "\udfff" for each in key):
             raise InputError(f"{name}: {kind} data {key!r}: files of shards cannot hold this name; rename it")
         if value.ndim < 1 or len(value) != rows:

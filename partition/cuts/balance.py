@@ -13,6 +13,8 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import Costs, default_costs
 from dgl_gt.partition.graph import Graph
 
+from .permutation import training_nodes
+
 KINDS = ("nodes", "edges", "train")
 _STEP_BOUND, _NODES_BOUND = 1.03, 1.1  # where the user gives none
 _MEAN_STEP = 1000  # weight of a node with average costs; METIS takes whole numbers
@@ -105,7 +107,7 @@ def make_balance(
     step = step_weights(graph, costs) if node_weights is None else _whole(node_weights)
     bounds = {"step": _STEP_BOUND} if max_imbalance is None else _checked_bounds(max_imbalance)
     names, columns = [], []
-    train = graph.node_data.get("train_mask")
+    train = training_nodes(graph)
     for kind in bounds:
         if kind == "nodes":
             new = [np.ones(graph.num_nodes, np.int64)]
@@ -118,7 +120,7 @@ def make_balance(
         elif train is None:
             raise InputError(f"max_imbalance bounds 'train', but {graph.name} has no train_mask; leave it out")
         else:
-            new = list(train.reshape(graph.num_nodes, -1).T)
+            new = list(train.T)
         names += [kind] * len(new)
         columns += new
     return Balance(

@@ -194,8 +194,26 @@ def count_masked(graph, order: np.ndarray, ptr: np.ndarray) -> dict[str, np.ndar
     masks = {name: value for name, value in graph.node_data.items() if value.dtype == bool and value.ndim == 1}
     return {
         name: np.array([np.count_nonzero(mask[order[begin:end]]) for begin, end in pairwise(ptr)], np.int64)
-        for name, mask in masks.items()
+        for name, mask in ((name, on_all_nodes(graph, name, mask)) for name, mask in masks.items())
     }
+
+
+def on_all_nodes(graph, name: str, column: np.ndarray) -> np.ndarray:
+    """A column of node data, of a type or of all, with a row for each node; those of other types are 0."""
+    if graph.schema is None or len(column) == graph.num_nodes:
+        return column
+    whole = np.zeros((graph.num_nodes, *column.shape[1:]), column.dtype)
+    whole[graph.schema.rows_of("node", name)] = column
+    return whole
+
+
+def training_nodes(graph) -> np.ndarray | None:
+    """The training nodes of each split, of any type, bool (N, splits); None for a graph without."""
+    names = [name for name in graph.node_data if name.rpartition("/")[2] == "train_mask"]
+    if not names:
+        return None
+    masks = [on_all_nodes(graph, name, graph.node_data[name]).reshape(graph.num_nodes, -1) for name in names]
+    return np.concatenate(masks, axis=1) if len({each.shape for each in masks}) > 1 else np.logical_or.reduce(masks)
 
 
 def row_type(held: int) -> type[np.int32 | np.int64]:

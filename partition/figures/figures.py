@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dgl_gt.partition.schema import Schema
+
 MEANINGS = {  # of the figures, a title and what is counted; what costs comes first: many cut edges may share a row
     "volume": ("Volume", "rows that parts send each other in one exchange"),
     "cut_ratio": ("Cut ratio", "edges whose source another part owns"),
@@ -33,6 +35,20 @@ class HostCounts:
     # parts of host i need is counted once
     received_rows: np.ndarray
     cut_edges: np.ndarray  # int64 (G,): edges of the owned rows of a host's parts that have a source on another host
+
+
+@dataclass(frozen=True, eq=False)
+class TypedCounts:
+    """Counts of the parts of a typed graph by node type and relation, in the order of its schema.
+
+    All are int64. A source of a relation is a row that the relation's edges read; where several relations read it, it
+    counts for each.
+    """
+
+    nodes: np.ndarray  # (P, 1 + r, T): owned rows, then copies of each hop
+    edges: np.ndarray  # (P, r, relations): as Figures.edges_by_hop
+    sources: np.ndarray  # (P, r, relations): of the edges of this hop and of those before it
+    own_sources: np.ndarray  # (P, relations): those of the first hop that the part owns
 
 
 def host_sizes(parts: int) -> list[int]:
@@ -85,6 +101,10 @@ class Figures:
         Owned nodes that each mask selects; masks are boolean node data, one number per node.
     node_data, edge_data : dict of str to (str, tuple of int)
         Name of each column's dtype, and the shape of one of its rows.
+    schema : Schema, optional
+        The types of nodes and edges, where there are several.
+    typed : TypedCounts, optional
+        Counts by type; given with a schema.
     """
 
     cut: str
@@ -104,6 +124,8 @@ class Figures:
     masked: dict[str, np.ndarray]
     node_data: dict[str, tuple[str, tuple[int, ...]]]
     edge_data: dict[str, tuple[str, tuple[int, ...]]]
+    schema: Schema | None = None
+    typed: TypedCounts | None = None
 
     def __post_init__(self):
         parts = (len(self.owned),)

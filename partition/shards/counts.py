@@ -1,19 +1,16 @@
-"""What the fields of a manifest must be (docs/format.md; others are allowed), and its counts: made, read and compared."""
+"""The counts of a manifest (docs/format.md): made, read and compared."""
 
 from __future__ import annotations
 
 import reprlib
-from typing import Annotated, Literal
 
 import numpy as np
-from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.figures.figures import Figures, HostCounts, host_sizes
-from dgl_gt.partition.figures.mapping import Mapping
+from dgl_gt.partition.figures.figures import Figures, HostCounts, TypedCounts, host_sizes
+from dgl_gt.partition.schema import Relation, Schema
 from dgl_gt.partition.system.units import format_count
-from dgl_gt.partition.transforms.encodings import MAX_SIZES, MAX_WIDTH
-from dgl_gt.partition.transforms.exphormer import MAX_DEGREE, MAX_VIRTUAL_NODES, VIRTUAL_NODE
+from dgl_gt.partition.transforms.exphormer import VIRTUAL_NODE
 
 _OF_MIRRORS = ("returned", "returns", "returned_edges")
 _BY_HOP = {"halo_by_hop": "copies_by_hop"}
@@ -51,7 +48,20 @@ def manifest_counts(figures: Figures, part_bytes: list[int]) -> dict:
             for size, host in figures.hosts.items()
         },
         "masked": {name: column.tolist() for name, column in figures.masked.items()},
+        "schema": None if figures.schema is None else _written_schema(figures.schema),
+        "typed": None if figures.typed is None else {key: each.tolist() for key, each in vars(figures.typed).items()},
     }
+
+
+def _written_schema(schema: Schema) -> dict:
+    return {"nodes": dict(schema.nodes), "edges": [[*each, count] for each, count in schema.edges.items()]}
+
+
+def read_schema(manifest: dict) -> Schema | None:
+    """The types of the nodes and edges of shards, from their manifest; None where there is one of each."""
+    if (written := manifest["schema"]) is None:
+        return None
+    return Schema(written["nodes"], {Relation(*names): count for *names, count in written["edges"]})
 
 
 def read_figures(manifest: dict) -> Figures:
@@ -89,6 +99,22 @@ def read_figures(manifest: dict) -> Figures:
             kind: {name: (each["dtype"], tuple(each["shape"])) for name, each in manifest[kind].items()}
             for kind in ("node_data", "edge_data")
         },
+        schema=read_schema(manifest),
+        typed=_read_typed(manifest),
+    )
+
+
+def _read_typed(manifest: dict) -> TypedCounts | None:
+    if (typed := manifest["typed"]) is None:
+        return None
+    parts, hops = manifest["parts"], max(manifest["halo_depth"], 1)
+    types, relations = (len(manifest["schema"][kind]) for kind in ("nodes", "edges"))
+    shapes = {"nodes": (1 + hops, types), "own_sources": (relations,)}
+    return TypedCounts(
+        **{
+            key: np.array(values, np.int64).reshape(parts, *shapes.get(key, (hops, relations)))
+            for key, values in typed.items()
+        }
     )
 
 
@@ -169,6 +195,14 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
         _same(f"{name}.probes", record.get("probes", 1) > 0, record.get("exact_columns") != columns)
         _same(f"{name}.columns", columns % hops, 0)
         _within(f"{name}.columns", columns // hops, record.get("width") or columns)
+    _check_transforms(manifest, figures)
+    _check_typed(figures)
+    if manifest["mapping"]:
+        _same("mapping.rank_of_part", sorted(manifest["mapping"]["rank_of_part"]), range(parts))
+    _within("transforms", sum(each["edges"] for each in manifest["transforms"].values()), manifest["edges"])
+
+
+def _check_transforms(manifest: dict, figures: Figures) -> None:
     virtual, users = manifest["transforms"].get("virtual_nodes", {"nodes": 0, "edges": 0}), user_node_count(manifest)
     _within("transforms.virtual_nodes.nodes", virtual["nodes"], figures.nodes - 1)
     _same("transforms.virtual_nodes.edges", virtual["edges"], 2 * virtual["nodes"] * users)
@@ -180,9 +214,20 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
     expander = manifest["transforms"].get("expander", {"degree": 0, "edges": 0})
     _same("transforms.expander", (expander["degree"] % 2, expander["edges"] % 2), (0, 0))
     _within("transforms.expander.edges", expander["edges"], expander["degree"] * users)
-    if manifest["mapping"]:
-        _same("mapping.rank_of_part", sorted(manifest["mapping"]["rank_of_part"]), range(parts))
-    _within("transforms", sum(each["edges"] for each in manifest["transforms"].values()), manifest["edges"])
+
+
+def _check_typed(figures: Figures) -> None:
+    schema, typed = figures.schema, figures.typed
+    _same("typed", typed is None, schema is None)
+    if schema is None or typed is None:
+        return
+    held = np.concatenate([figures.owned[:, None], figures.copies_by_hop], axis=1)
+    _same("typed.nodes", typed.nodes.sum(axis=2), held)
+    _same("typed.nodes of owned rows", typed.nodes[:, 0].sum(axis=0), [*schema.nodes.values()])
+    _same("typed.edges", typed.edges.sum(axis=2), figures.edges_by_hop)
+    _same("typed.edges of owned rows", typed.edges[:, 0].sum(axis=0), [*schema.edges.values()])
+    _within("typed.sources", typed.sources, typed.edges.cumsum(axis=1))
+    _within("typed.own_sources", typed.own_sources, typed.sources[:, 0])
 
 
 def _same(where: str, value, expected) -> None:
@@ -198,201 +243,3 @@ def _within(where: str, value, most) -> None:
 def _disagreement(where: str, value, expected, how: str = "") -> InputError:
     value, expected = (reprlib.repr(np.asarray(each).tolist()) for each in (value, expected))
     return InputError(f"{where} is {value}, but must be {how}{expected}, as other fields say")
-
-
-# ---- what each field must be
-
-Count = Annotated[int, Meta(ge=0, le=2**44)]  # the sum over 2**18 parts fits into int64
-Seed = Annotated[int, Meta(ge=0, le=2**62)]
-Number = Annotated[float, Meta(ge=0, le=1e300)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-
-
-class _Column(Struct):
-    dtype: Annotated[str, Meta(pattern=r"\A(bool|u?int(8|16|32|64)|float(16|32|64))\Z")]
-    shape: list[Count]
-
-
-class _File(Struct):
-    bytes: Count
-    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-
-
-class _Part(Struct):
-    owned: Count
-    edges: Count
-    cut_edges: Count
-    near_edges: Count
-    sent: Count
-    bytes: Count
-
-
-class _EdgePart(_Part):
-    halo: Count
-    halo_by_hop: list[Count]
-    sent_by_hop: list[Count]
-    edges_by_hop: list[Count]
-    sent_edges_by_hop: list[Count]
-
-
-class _VertexPart(_Part):
-    mirrors: Count
-    returned: Count
-    returns: Count
-    returned_edges: Count
-
-
-class _Host(Struct):
-    received_rows: list[list[Count]]
-    cut_edges: list[Count]
-
-
-class _Quality(Struct):
-    volume: Count
-    replication_factor: Number
-    max_copies_factor: Number
-    node_balance: Number
-    edge_balance: Number
-    train_balance: Number | None
-
-
-class _EdgeQuality(_Quality, kw_only=True):
-    cut_ratio: Share
-    halo: Count
-    cut_weight: Number | UnsetType = UNSET
-    cut_weight_ratio: Share | UnsetType = UNSET
-    weight_balance: Number | UnsetType = UNSET
-
-
-class _VertexQuality(_Quality):
-    mirrors: Count
-
-
-class _Candidate(Struct):
-    cut: Literal["edge", "vertex"]
-    predicted_seconds: Number
-    rank_memory_bytes: Count
-    quality: _Quality
-
-
-class _Choice(Struct):
-    cut: Literal["edge", "vertex"]
-    reason: str
-    model: dict[str, str | bool | int | float]
-    profile: str
-    candidates: list[_Candidate]
-
-
-class _Laplacian(Struct):
-    columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["laplacian"])]
-    eigenvalues: list[Annotated[float, Meta(ge=0, le=2)]]
-    seed: Seed
-
-
-class _RandomWalk(Struct):
-    columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["random_walk"])]
-    exact_columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["random_walk"])]
-    probes: Count
-    seed: Seed
-
-
-class _Degree(Struct):
-    columns: Literal[2]
-
-
-class _Anchors(Struct):
-    columns: Annotated[int, Meta(ge=1, le=MAX_SIZES["anchors"])]
-    landmarks: list[Count]
-
-
-class _Hops(Struct):
-    columns: Count
-    hops: Annotated[int, Meta(ge=1, le=MAX_SIZES["hops"])]
-    width: Annotated[int, Meta(ge=1, le=MAX_WIDTH)] | None
-    seed: Seed
-
-
-class _ShortestPath(Struct):
-    columns: Literal[2]
-    most: Annotated[int, Meta(ge=1, le=MAX_SIZES["shortest_path"])]
-
-
-class _VirtualNode(Struct):
-    columns: Annotated[int, Meta(ge=1, le=MAX_VIRTUAL_NODES)]
-
-
-class _Encodings(Struct, forbid_unknown_fields=True):
-    laplacian: _Laplacian | UnsetType = UNSET
-    random_walk: _RandomWalk | UnsetType = UNSET
-    degree: _Degree | UnsetType = UNSET
-    anchors: _Anchors | UnsetType = UNSET
-    hops: _Hops | UnsetType = UNSET
-    shortest_path: _ShortestPath | UnsetType = UNSET
-    virtual_node: _VirtualNode | UnsetType = UNSET
-
-
-class _Expander(Struct):
-    degree: Annotated[int, Meta(ge=2, le=MAX_DEGREE)]
-    edges: Count
-    seed: Seed
-
-
-class _VirtualNodes(Struct):
-    nodes: Annotated[int, Meta(ge=1, le=MAX_VIRTUAL_NODES)]
-    edges: Count
-
-
-class _Transforms(Struct, forbid_unknown_fields=True):
-    expander: _Expander | UnsetType = UNSET
-    virtual_nodes: _VirtualNodes | UnsetType = UNSET
-
-
-class _Links(Struct):
-    pairs: dict[Literal["train", "val", "test", "val_neg", "test_neg"], Count]
-    is_undirected: bool
-    own_negatives: bool
-
-
-class _Manifest(Struct, tag_field="cut"):
-    parts: Annotated[int, Meta(ge=1)]
-    nodes: Annotated[int, Meta(ge=1)]
-    edges: Count
-    ptr: list[Count]
-    shares: list[Annotated[float, Meta(ge=1e-12, le=1)]]
-    received_rows: list[list[Count]]
-    masked: dict[str, list[Count]]
-    node_data: dict[str, _Column]
-    edge_data: dict[str, _Column]
-    method: Literal["metis", "expansion", "streaming"]
-    source: str
-    seed: Seed | None
-    choice: _Choice | None
-    mapping: Mapping | None
-    left_out: list[str]
-    notes: list[str]
-    isolated_nodes: Count
-    node_names: Literal["integers", "text"] | None
-    class_names: list[str] | None
-    encodings: _Encodings
-    transforms: _Transforms
-    links: _Links | None
-    files: dict[str, _File]
-    versions: dict[str, str | None]
-
-
-class EdgeManifest(_Manifest, tag="edge"):
-    """The manifest of an edge cut."""
-
-    halo_depth: Annotated[int, Meta(ge=1, le=2**62)]
-    per_part: list[_EdgePart]
-    hosts: dict[str, _Host]
-    quality: _EdgeQuality
-
-
-class VertexManifest(_Manifest, tag="vertex"):
-    """The manifest of a vertex cut."""
-
-    halo_depth: Literal[0]
-    per_part: list[_VertexPart]
-    hosts: Annotated[dict[str, _Host], Meta(max_length=0)]
-    quality: _VertexQuality

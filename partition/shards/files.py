@@ -84,6 +84,21 @@ def _lengths(manifest: dict, part: int, depth: int) -> dict[str, int]:
     return lengths | ({"send_returns": sent} if manifest["cut"] == "vertex" else {})
 
 
+def _rows_of_column(manifest: dict, part: int, kind: str, name: str, rows: int) -> int:
+    """How many of the part's first held rows, or edges, a column has rows of: those of its type."""
+    prefix, slash, _ = name.partition("/")
+    if manifest["schema"] is None or not slash:
+        return rows
+    of_kind, counts = manifest["schema"][kind.split("_")[0] + "s"], manifest["typed"][kind.split("_")[0] + "s"][part]
+    types = [*of_kind] if isinstance(of_kind, dict) else [",".join(names) for *names, _ in of_kind]
+    number, total, of_type = types.index(prefix), 0, 0
+    for by_type in counts:
+        if total == rows:
+            break
+        total, of_type = total + sum(by_type), of_type + by_type[number]
+    return of_type
+
+
 def _ends(lengths: dict[str, int], owned: int) -> dict[str, int]:
     """The last number of each array of pointers."""
     return {
@@ -100,7 +115,10 @@ def _tensors(manifest: dict, part: int, name: str) -> dict[str, tuple]:
         types = dict.fromkeys(lengths, ("I32", "I64")) | {"send_returns": ("BOOL",)}
         return {key: ((length,), types[key]) for key, length in lengths.items()}
     kind, rows = name.removesuffix(".safetensors"), lengths["node_ids" if name.startswith("node") else "edge_ids"]
-    columns = {key: (each["dtype"], (rows, *each["shape"])) for key, each in manifest[kind].items()}
+    columns = {
+        key: (each["dtype"], (_rows_of_column(manifest, part, kind, key, rows), *each["shape"]))
+        for key, each in manifest[kind].items()
+    }
     return {
         key: (shape, ("BOOL" if dtype == "bool" else re.sub("[a-z]+", dtype[0].upper(), dtype),))
         for key, (dtype, shape) in columns.items()
@@ -200,7 +218,8 @@ class ShardReader:
     def data(self, part: int, kind: str, *names: str, rows: int) -> dict:
         """Return ``"node_data"`` or ``"edge_data"`` (all, or those named) of a part's first held nodes or edges."""
         names = names or tuple(self.manifest[kind])
-        return self._read(part, f"{kind}.safetensors", names, dict.fromkeys(names, rows))
+        lengths = {name: _rows_of_column(self.manifest, part, kind, name, rows) for name in names}
+        return self._read(part, f"{kind}.safetensors", names, lengths)
 
     def links(self) -> dict:
         """Return the links, see :func:`read_links`."""

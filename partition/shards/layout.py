@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,14 +16,16 @@ from dgl_gt.partition.cuts.permutation import (
     count_near,
     in_edges,
     row_type,
+    training_nodes,
 )
 from dgl_gt.partition.cuts.vertex_cut import VertexCut
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import Costs
-from dgl_gt.partition.figures.figures import Figures, edge_cut_quality, vertex_cut_quality
+from dgl_gt.partition.figures.figures import Figures, TypedCounts, edge_cut_quality, vertex_cut_quality
 from dgl_gt.partition.figures.mapping import best_mapping
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.system.units import format_bytes
 
 
@@ -63,6 +65,8 @@ class Layout:
         else:
             self.figures, self.rings = count_edge_cut(graph, cut.order, cut.ptr, cut.shares, depth)
             self.returning = []
+        if graph.schema is not None:
+            self.figures = replace(self.figures, schema=graph.schema, typed=_count_types(self, graph.schema))
 
     def part(self, index: int) -> Part:
         """The structure of one part."""
@@ -90,10 +94,9 @@ class Layout:
 
     def _train(self) -> np.ndarray | None:
         """Training nodes of each part and split, (P, splits)."""
-        train = self.graph.node_data.get("train_mask")
-        if train is None:
+        splits = training_nodes(self.graph)
+        if splits is None:
             return None
-        splits = train.reshape(self.graph.num_nodes, -1)
         ends = zip(self.cut.ptr[:-1], self.cut.ptr[1:])
         return np.stack([splits[self.cut.order[begin:end]].sum(axis=0) for begin, end in ends])
 
@@ -178,6 +181,27 @@ def _count_vertex_cut(layout: Layout) -> tuple[Figures, list[list[np.ndarray]], 
         **columns_of(layout.graph),
     )
     return figures, rings, returning
+
+
+def _count_types(layout: Layout, schema: Schema) -> TypedCounts:
+    """The counts of each part by node type and relation."""
+    figures, types, relations = layout.figures, len(schema.nodes), len(schema.edges)
+    parts, hops = figures.edges_by_hop.shape
+    nodes, edges = np.zeros((parts, 1 + hops, types), np.int64), np.zeros((parts, hops, relations), np.int64)
+    sources, own_sources = np.zeros((parts, hops, relations), np.int64), np.zeros((parts, relations), np.int64)
+    for index in range(parts):
+        part, owned = layout.part(index), layout.cut.ptr[index : index + 2]
+        for hop, ids in enumerate([np.arange(*owned), *part.rings]):
+            nodes[index, hop] = np.bincount(schema.type_of(layout.cut.order[ids]), minlength=types)
+        relation, ends = schema.relation_of(part.edge_ids), np.cumsum(figures.edges_by_hop[index])
+        held = int(nodes[index].sum())
+        for hop, (begin, end) in enumerate(zip([0, *ends], ends)):
+            edges[index, hop] = np.bincount(relation[begin:end], minlength=relations)
+            pairs = np.unique(relation[:end] * held + part.indices[:end])
+            sources[index, hop] = np.bincount(pairs // held, minlength=relations)
+            if hop == 0:
+                own_sources[index] = np.bincount(pairs[pairs % held < owned[1] - owned[0]] // held, minlength=relations)
+    return TypedCounts(nodes, edges, sources, own_sources)
 
 
 # ---- which cut to keep -------------------------------------------------------------------------------------------------

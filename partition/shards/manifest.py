@@ -16,11 +16,12 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import LINK_SETS
 from dgl_gt.partition.system.output_checks import Kind
 
-from .counts import EdgeManifest, VertexManifest, check_counts
+from .counts import check_counts
+from .manifest_fields import EdgeManifest, VertexManifest
 
 FORMAT = "dgl-gt shards"
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 NODE_NAMES = "node_names.txt"  # where nodes have names
 ID_MAP = "node_ids.parquet"  # the same names, where the source was tables
 LINKS = "links.safetensors"  # of a graph whose links were split

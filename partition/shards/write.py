@@ -135,14 +135,27 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
         if name == "structure.safetensors":
             arrays = structure
         elif name == "node_data.safetensors":
-            arrays = {key: take_rows(value, structure["node_ids"]) for key, value in graph.node_data.items()}
+            ids = structure["node_ids"]
+            arrays = {
+                key: take_rows(value, _of_type(graph, "node", key, ids)) for key, value in graph.node_data.items()
+            }
         else:
-            rows = graph.edge_rows(structure["edge_ids"])
-            arrays = {key: take_rows(value, rows) for key, value in graph.edge_data.items()}
+            ids = graph.edge_rows(structure["edge_ids"])
+            arrays = {
+                key: take_rows(value, _of_type(graph, "edge", key, ids)) for key, value in graph.edge_data.items()
+            }
         path = folder / f"part{index}" / name
         save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path)
         written[f"part{index}/{name}"] = file_entry(path)
     return written
+
+
+def _of_type(graph: Graph, kind: str, column: str, ids: np.ndarray) -> np.ndarray:
+    """The rows of a column that some nodes or edges have, in their order."""
+    if graph.schema is None:
+        return ids
+    of_type = graph.schema.rows_of(kind, column)
+    return ids[(ids >= of_type.start) & (ids < of_type.stop)] - of_type.start
 
 
 def _encodings(graph: Graph) -> dict:

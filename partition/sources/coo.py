@@ -9,6 +9,7 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS, Graph, compact, from_edges
+from dgl_gt.partition.schema import Schema, columns_by_type
 from dgl_gt.partition.system.mapped_arrays import is_mapped, release_pages, take_rows
 
 _SLICE_EDGES = 1 << 18
@@ -40,6 +41,7 @@ class COOGraph:
     links: None = None  # as in Graph; no source has any
     link_split: dict[str, np.ndarray] | None = None  # as in Graph
     node_type: str = "_N"  # as in Graph
+    schema: Schema | None = None  # as in Graph
     split_ids: dict[str, np.ndarray] = field(default_factory=dict)  # the user's ids of nodes, by the names of SPLIT_IDS
 
     @cached_property
@@ -116,16 +118,26 @@ class COOGraph:
 
 def to_graph(coo: COOGraph) -> Graph:
     """Build the Graph; raise :class:`InputError` if the edges or the columns cannot be used."""
-    node_data, edge_data = (with_standard_masks_and_labels(each, coo.name) for each in (coo.node_data, coo.edge_data))
+    node_data, edge_data = (_standard_by_type(each, coo) for each in (coo.node_data, coo.edge_data))
     src, dst = coo.src, coo.dst
     if coo.listed_once:
         src, dst = (compact(ends, max(coo.id_range[1], 0)) for ends in (src, dst))
         rows = coo.edge_rows(np.arange(len(src), coo.num_edges))
         src, dst = np.concatenate([src, dst[rows]]), np.concatenate([dst, src[rows]])
         edge_data = {key: np.concatenate([value, value[rows]]) for key, value in edge_data.items()}
-    graph = from_edges(src, dst, coo.num_nodes, node_data, edge_data, coo.name)
+    graph = from_edges(src, dst, coo.num_nodes, node_data, edge_data, coo.name, coo.schema)
     passed = ("left_out", "notes", "node_names", "class_names", "link_split", "node_type")
     return replace(graph, **{name: getattr(coo, name) for name in passed})
+
+
+def _standard_by_type(data: dict[str, np.ndarray], coo: COOGraph) -> dict[str, np.ndarray]:
+    if coo.schema is None:
+        return with_standard_masks_and_labels(data, coo.name)
+    found: dict[str, np.ndarray] = {}
+    for of_type, columns in columns_by_type(data).items():
+        standard = with_standard_masks_and_labels(columns, f"{coo.name}: {of_type}")
+        found |= {f"{of_type}/{key}" if of_type else key: value for key, value in standard.items()}
+    return found
 
 
 def with_standard_masks_and_labels(data: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
