@@ -139,6 +139,7 @@ MAY_IMPORT = {
     "dgl_gt.nn": {
         "dgl_gt.partition.errors",
         "dgl_gt.partition.figures",
+        "dgl_gt.partition.schema",
         "dgl_gt.structure",
         "dgl_gt.exchange",
         "dgl_gt.model_config",

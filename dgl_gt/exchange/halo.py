@@ -5,6 +5,8 @@ With a halo of several hops, whole layers are replicated on halo rows, and ranks
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 
 from dgl_gt.comm.transfer import tracked
@@ -12,7 +14,8 @@ from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention
 
-from .local import add_ends, leading_rows, sum_of_weighted_rows
+from .local import add_ends, leading_rows, mean_weights, sum_of_sources, sum_of_weighted_rows
+from .relations import Relations
 from .shard import begin_pull, pull
 from .shard_view import ShardView
 from .view import View
@@ -44,6 +47,27 @@ class Halo(ShardView):
         first = both.attend_first(q, kv, bias)
         halo = finish()
         return both.attend_second(first, q, project(halo, "kv") if kv is None else restored(halo), bias)[0]
+
+    @cached_property
+    def relations(self) -> Relations:
+        owned = self.num_owned
+        return self.relations_of(self.shard.csc(), [(0, owned), (owned, self.shard.num_held)])
+
+    def attend_relations(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+        to, h = self.relations, self.check_inputs(h, bias)
+        finish = self.begin_pull(h)
+        both = TwoPieceAttention(to.pieces, dropout)
+        q, kv = project(h, self.types, "q"), project(h, to.sources[0], "kv")
+        first = both.attend_first(q, kv, bias)
+        return both.attend_second(first, q, project(finish(), to.sources[1], "kv"), bias)[0]
+
+    def sum_relations(self, h, project, *, mean) -> torch.Tensor:
+        to, h = self.relations, self.check_inputs(h, None)
+        finish = self.begin_pull(h)
+        weights = mean_weights(self.shard.csc(), to.relation) if mean else None
+        of_pieces = [None if weights is None else weights[each.edge_ids] for each in to.pieces]
+        sums = sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), of_pieces[0])
+        return sums + sum_of_sources(to.pieces[1], project(finish(), to.sources[1], "v"), of_pieces[1])
 
 
 class DeepHalo(ShardView):
@@ -84,6 +108,22 @@ class DeepHalo(ShardView):
         q, kv = project(leading_rows(h, self.num_dst), "q"), project(h, "kv")
         csc = self.shard.csc(self.inner)
         return attend_rows(csc, q, kv, bias=bias, dropout=dropout, negative_slope=negative_slope)
+
+    @cached_property
+    def relations(self) -> Relations:
+        return self.relations_of(self.shard.csc(self.inner), [(0, len(self.node_ids))])
+
+    def attend_relations(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+        self.shard.check(h, bias, len(self.node_ids))
+        bias, to = None if bias is None else self._of_all_edges(bias), self.relations
+        q, kv = project(leading_rows(h, self.num_dst), self.types, "q"), project(h, to.sources[0], "kv")
+        return attend_rows(to.pieces[0], q, kv, bias=bias, dropout=dropout)
+
+    def sum_relations(self, h, project, *, mean) -> torch.Tensor:
+        self.shard.check(h, None, len(self.node_ids))
+        to = self.relations
+        weights = mean_weights(self.shard.csc(self.inner), to.relation) if mean else None
+        return sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), weights)
 
     def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         self.check_weights(weights)

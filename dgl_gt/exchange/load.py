@@ -153,6 +153,6 @@ def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:
 def make_view(rules: StrategyRules, shard: Shard, comm: Comm, overlap: bool) -> View:
     """Return the view of a shard with a strategy."""
     if rules.on_one_part:
-        return Local(shard.csc(), shard.node_ids)
+        return Local(shard.csc(), shard.node_ids, shard.schema)
     kind = Mesh if rules.shares_heads else _CLASSES[rules.name]
     return kind(shard, comm, rules, overlap)

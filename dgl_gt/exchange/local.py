@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from dgl_gt.ops.attention import attend_rows
+from dgl_gt.partition.schema import Schema
 from dgl_gt.structure import CSC
 
+from .relations import Relations, degrees_by_relation, relations_of
 from .view import View
 
 
@@ -42,8 +46,8 @@ class Local(View):
 
     holds_all = True
 
-    def __init__(self, csc: CSC, node_ids: Tensor | None = None):
-        self.csc, self.node_ids = csc, node_ids
+    def __init__(self, csc: CSC, node_ids: Tensor | None = None, schema: Schema | None = None):
+        self.csc, self.node_ids, self.schema = csc, node_ids, schema
         self.num_owned = self.num_dst = csc.num_dst
 
     def input_rows(self, x: Tensor) -> Tensor:
@@ -76,6 +80,40 @@ class Local(View):
             rows = project(leading_rows(h, self.csc.num_dst), "q"), project(h, "kv")
         return attend_rows(self.csc, *rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
 
+    @cached_property
+    def relations(self) -> Relations:
+        schema, csc = self.checked_schema, self.csc
+        edge_ids = csc.global_edge_ids if csc.global_edge_ids is not None else csc.edge_ids
+        assert edge_ids is not None
+        return relations_of(csc, schema, edge_ids, [(0, csc.num_src)])
+
+    def attend_relations(self, h, project, *, bias=None, dropout=None) -> Tensor:
+        to, h = self.relations, self.input_rows(h)
+        q, kv = project(leading_rows(h, self.num_dst), self.types, "q"), project(h, to.sources[0], "kv")
+        return attend_rows(to.pieces[0], q, kv, bias=bias, dropout=dropout)
+
+    def sum_relations(self, h, project, *, mean) -> Tensor:
+        to, h = self.relations, self.input_rows(h)
+        weights = mean_weights(self.csc, to.relation) if mean else None
+        return sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), weights)
+
+
+def mean_weights(csc: CSC, relation: Tensor, degrees: Tensor | None = None) -> Tensor:
+    """Return for each edge, by position, one over its destination's in-degree in its relation, (E,).
+
+    ``degrees`` (rows, relations) are those in the whole graph, if the edges of this process are not all.
+    """
+    if degrees is None:
+        degrees = degrees_by_relation(csc, relation)
+    rows = torch.repeat_interleave(torch.arange(csc.num_dst, device=csc.device), csc.indptr.diff())
+    return 1 / degrees[rows, relation].to(torch.get_default_dtype())
+
+
+def sum_of_sources(csc: CSC, rows: Tensor, weights: Tensor | None) -> Tensor:
+    """Return each destination's sum of its sources' rows, times the weights of the edges by position, (N_dst, W)."""
+    by_position = rows.new_ones(csc.num_edges) if weights is None else weights.to(rows.dtype)
+    return _weighted_sums(csc, by_position, rows)
+
 
 def sum_of_weighted_rows(csc: CSC, weights: Tensor, rows: Tensor) -> Tensor:
     """Return each destination's sum of its sources' rows times the weights of the edges, (N_dst, W).
@@ -84,7 +122,10 @@ def sum_of_weighted_rows(csc: CSC, weights: Tensor, rows: Tensor) -> Tensor:
     E x W.
     """
     weights = weights.to(rows.dtype)
-    by_position = weights if csc.edge_ids is None else weights[csc.edge_ids]
+    return _weighted_sums(csc, weights if csc.edge_ids is None else weights[csc.edge_ids], rows)
+
+
+def _weighted_sums(csc: CSC, by_position: Tensor, rows: Tensor) -> Tensor:
     indices, begins = csc.indices.long(), csc.indptr[:-1].long()
     if not csc.num_edges:  # embedding_bag takes none
         none = rows.index_select(0, indices) * by_position.unsqueeze(1)

@@ -12,7 +12,9 @@ from dgl_gt.ops.merge import merge_rows
 from dgl_gt.ops.split_attention import TwoPieceAttention, split
 from dgl_gt.structure import CSC
 
-from .shard import SendPlan
+from .local import mean_weights, sum_of_sources
+from .relations import Relations, RowGroups, degrees_by_relation, rows_by_type
+from .shard import SendPlan, sum_over_copies
 from .shard_view import ShardView
 
 
@@ -40,9 +42,45 @@ class Mirror(ShardView):
         parts, part_lses = (finish() for finish in finishers)
         return merge_rows(out, lse, restored(parts), part_lses, plan.order, plan.recv_counts)
 
+    @cached_property
+    def relations(self) -> Relations:
+        return self.relations_of(self.shard.csc(), [(0, self.shard.num_held)])
+
+    @cached_property
+    def _held_types(self) -> RowGroups:
+        return rows_by_type(self.checked_schema, self.shard.node_ids)
+
+    def attend_relations(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
+        to, h = self.relations, self._held(self.check_inputs(h, bias))
+        q, kv = project(h, self._held_types, "q"), project(h, to.sources[0], "kv")
+        out, lse = attend_rows(to.pieces[0], q, kv, bias=bias, dropout=dropout, return_lse=True)
+        plan, owned = self._return_plan, self.num_owned
+        mirrors = owned + plan.send_rows.to(out.device)
+        part, restored = in_wire_order(out.index_select(0, mirrors), False)
+        parts, part_lses = (
+            self.comm.exchange(rows, plan.send_counts, plan.recv_counts)
+            for rows in (part, lse.index_select(0, mirrors))
+        )
+        return merge_rows(out[:owned], lse[:owned], restored(parts), part_lses, plan.order, plan.recv_counts)
+
+    def sum_relations(self, h, project, *, mean) -> torch.Tensor:
+        to, h = self.relations, self._held(self.check_inputs(h, None))
+        weights = mean_weights(self.shard.csc(), to.relation, self._degrees_by_relation) if mean else None
+        return self._returned(sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), weights))
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _degrees_by_relation(self) -> torch.Tensor:
+        """In-degrees in the whole graph of all held rows, int64, (held, relations); a collective at its first use."""
+        degrees = degrees_by_relation(self.shard.csc(), self.relations.relation, len(self.checked_schema.edges))
+        return sum_over_copies(self.shard, self.comm, degrees)
+
     def sum_of_weighted_rows(self, rows, weights) -> torch.Tensor:
         """Return the sums of the owned rows: mirrors add up the edges of their part and send the sums to masters."""
-        sums = super().sum_of_weighted_rows(rows, weights)
+        return self._returned(super().sum_of_weighted_rows(rows, weights))
+
+    def _returned(self, sums: torch.Tensor) -> torch.Tensor:
+        """Return the sums of the owned rows, from this rank's sums of all held rows."""
         if self.comm.world_size == 1:
             return sums
         plan, mirrors = self._return_plan, sums[self.num_owned :]

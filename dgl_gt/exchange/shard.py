@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import torch
 
 from dgl_gt.comm.group import Comm
+from dgl_gt.partition.schema import Schema
+from dgl_gt.partition.shards.counts import read_schema
 from dgl_gt.partition.shards.files import ShardReader, verify
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.structure import CSC
@@ -75,6 +78,11 @@ class Shard:
     @property
     def manifest(self) -> dict:
         return self.reader.manifest
+
+    @cached_property
+    def schema(self) -> Schema | None:
+        """The types of nodes and edges, where there are several."""
+        return read_schema(self.manifest)
 
     @property
     def num_owned(self) -> int:
@@ -219,6 +227,14 @@ def make_shard(reader: Reader, part: int, depth: int = 1) -> Shard:
         degrees=arrays["node_ids"].new_empty(0, 2),
         rank_order=arrays["node_ids"].new_empty(0),
     )
+
+
+def sum_over_copies(shard: Shard, comm: Comm, counts: torch.Tensor) -> torch.Tensor:
+    """Return whole numbers of the rows of one hop, summed over all ranks that hold the row, (held, ...); a collective."""
+    plan = shard.send_plan()
+    owned, copies = counts.split([shard.num_owned, shard.num_held - shard.num_owned])
+    owned = owned.index_add(0, plan.send_rows, comm.start(copies, plan.recv_counts, plan.send_counts).wait())
+    return torch.cat([owned, comm.start(owned[plan.send_rows], plan.send_counts, plan.recv_counts).wait()])
 
 
 def begin_pull(comm: Comm, plan: SendPlan, x: torch.Tensor, overlap: bool):

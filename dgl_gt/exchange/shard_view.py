@@ -17,6 +17,7 @@ from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
 from .local import add_ends, check_weights, sum_of_weighted_rows
+from .relations import Relations, relations_of
 from .shard import SendPlan, Shard, pull
 from .view import View
 
@@ -32,6 +33,7 @@ class ShardView(View):
         self.shard, self.comm, self.overlap = shard, comm, overlap
         self.num_owned = self.num_dst = shard.num_owned
         self.node_ids = shard.node_ids[: shard.num_owned]
+        self.schema = shard.schema
         self.ptr = shard.manifest["ptr"]
         self.score_offset = 0.0  # added to an edge's score for each copy among its ends, see policy/training_graphs.py
         self.transmission: Transmission | None = None
@@ -115,6 +117,14 @@ class ShardView(View):
         keys = self.node_ids.index_select(0, plan.send_rows) if begins_layer else None
         transfer = self.transmission.transfer(plan.send_counts, plan.recv_counts, keys, begins_layer=begins_layer)
         return Begin.apply(rows, transfer), transfer
+
+    def relations_of(self, csc: CSC, ranges: list[tuple[int, int]]) -> Relations:
+        """Return the relations of edges of the part; see :func:`.relations.relations_of`."""
+        if not (self.rules.is_deep or self.shard.has_mirrors):
+            raise ValueError(
+                f"strategy {self.rules.name} is not available on typed graphs; use halo, or mirror on a vertex cut"
+            )
+        return relations_of(csc, self.checked_schema, self.shard.edge_ids[: csc.num_edges], ranges)
 
     def begin_pull(self, x: torch.Tensor):
         """Start to send a layer's rows of owned nodes to the ranks that hold copies; see :func:`.shard.begin_pull`."""

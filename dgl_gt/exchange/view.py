@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
+
+from dgl_gt.partition.schema import Schema
+
+from .relations import Relations, RowGroups, TypedProject, rows_by_type
 
 
 class Project(Protocol):
@@ -36,6 +42,7 @@ class View:
     num_owned: int  # N_owned, the number of nodes that this rank owns: over all ranks, each node counts once
     num_dst: int  # rows of the result on this rank: the owned rows, and with a deep halo copies of others after them
     node_ids: Tensor | None = None  # int64: the user's ids of the rows that attend takes, unless they are row numbers
+    schema: Schema | None = None  # the types of nodes and edges, where there are several
     holds_all: bool = False  # whether this process holds all nodes, so that sums over nodes need no other rank
 
     def input_rows(self, x: Tensor) -> Tensor:
@@ -125,6 +132,49 @@ class View:
         edge id, global head) alone: ranks that share the seed draw the mask of one process. With a
         ``negative_slope``, scores are additive. Returns (num_dst, H, D), with zeros in a row without edges.
         Raises ``ValueError`` if the rows of ``h`` or ``bias`` do not fit the graph.
+        """
+        raise NotImplementedError
+
+    @cached_property
+    def types(self) -> RowGroups:
+        """The rows of the result of a typed graph by node type; ``ValueError`` if there is one type of nodes and edges."""
+        schema, ids = self.checked_schema, self.node_ids
+        ids = torch.arange(self.num_dst) if ids is None else ids[: self.num_dst]
+        return rows_by_type(schema, ids)
+
+    @property
+    def checked_schema(self) -> Schema:
+        """The schema of a typed graph; ``ValueError`` if there is one type of nodes and edges."""
+        if self.schema is None:
+            raise ValueError(
+                "the graph has one type of nodes and edges, and this layer is for typed graphs; pass a heterograph, or use "
+                "a layer for one type"
+            )
+        return self.schema
+
+    @property
+    def relations(self) -> Relations:
+        """The edges of a typed graph, see :class:`Relations`; ``ValueError`` if there is one type of nodes and edges."""
+        raise NotImplementedError
+
+    def attend_relations(
+        self,
+        h: Tensor,
+        project: TypedProject,
+        *,
+        bias: Tensor | None = None,
+        dropout: tuple[float, int | Tensor] | None = None,
+    ) -> Tensor:
+        """Attend as :meth:`attend` does, on a typed graph, with one softmax over the in-edges of all relations; a collective.
+
+        Returns (num_dst, H, D).
+        """
+        raise NotImplementedError
+
+    def sum_relations(self, h: Tensor, project: TypedProject, *, mean: bool) -> Tensor:
+        """Return each row's sum over relations of the sum, or mean, of its sources, (num_dst, W); a collective.
+
+        ``project(h, sources, "v")`` gives the rows of the sources.
         """
         raise NotImplementedError
 

@@ -13,10 +13,13 @@ from .feed_forward import SwiGLU
 from .gat import GATConv
 from .global_attention import Gate, PolynormerAttention, SGFormerAttention
 from .graph_conv import GraphConv
+from .hgt import HGTLayer
 from .layer import GraphTransformerLayer
 from .models import GNN, GraphTransformer, Polynormer
 from .node_embedding import NodeEmbedding
 from .precision import apply_precision
+from .relational_conv import RelationalConv
+from .typed_linear import TypedLinear
 
 __all__ = [
     "GNN",
@@ -31,12 +34,15 @@ __all__ = [
     "GraphConv",
     "GraphTransformer",
     "GraphTransformerLayer",
+    "HGTLayer",
     "InitialResidual",
     "NodeEmbedding",
     "Polynormer",
     "PolynormerAttention",
+    "RelationalConv",
     "SGFormerAttention",
     "SwiGLU",
+    "TypedLinear",
     "apply_activation_checkpoint",
     "apply_precision",
     "dropout_seed",
