@@ -17,6 +17,7 @@ _ATTRIBUTES = {
     "load": "dgl_gt.exchange.load",
     "ShardedGraph": "dgl_gt.exchange.sharded_graph",
     "Comm": "dgl_gt.comm.group",
+    "typed_graph": "dgl_gt.exchange.typed_graphs",
     "RankError": "dgl_gt.comm.failure",
     "InputError": "dgl_gt.partition.errors",
     "report_costs": "dgl_gt.plan.step_costs",

@@ -4,6 +4,7 @@ from dgl_gt.comm.failure import RankError as RankError
 from dgl_gt.comm.group import Comm as Comm
 from dgl_gt.exchange.load import load as load
 from dgl_gt.exchange.sharded_graph import ShardedGraph as ShardedGraph
+from dgl_gt.exchange.typed_graphs import typed_graph as typed_graph
 from dgl_gt.ops.attention import sparse_attention as sparse_attention
 from dgl_gt.ops.merge import merge as merge
 from dgl_gt.partition.errors import InputError as InputError

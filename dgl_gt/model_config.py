@@ -28,13 +28,21 @@ OPTION_VALUES = {  # allowed values of the options that take a name
     "global_attention": ("none", "polynormer", "sgformer"),
 }
 _READERS = {  # settings that only some values of another one read
-    "attention_dropout": ("score", ("dot", "additive")),
+    "attention_dropout": ("score", ("dot", "additive", "hgt")),
     "initial_weight": ("residual", ("initial",)),
     "map_weight": ("residual", ("initial",)),
     "gate_start": ("gate", ("free", "constant")),
     "global_layers": ("global_attention", ("polynormer", "sgformer")),
     "global_dropout": ("global_attention", ("polynormer", "sgformer")),
     "global_weight": ("global_attention", ("sgformer",)),
+}
+
+_OF_TYPED = {  # what the settings of a transformer may be on a typed graph
+    "score": ("dot", "hgt", "mean"),
+    "residual": ("identity",),
+    "activation": ("relu", "gelu"),
+    "jumping": ("last",),
+    "global_attention": ("none",),
 }
 
 Architecture = Annotated[str, one_of(OPTION_VALUES["architecture"])]
@@ -129,11 +137,24 @@ class GraphTransformerConfig(ModelConfig):
     input: Annotated[str, one_of(OPTION_VALUES["input"][:-1])] = setting(
         "activated", "projection before the layers: activated (linear with an activation), linear or mlp"
     )
+    score: Annotated[str, one_of((*OPTION_VALUES["score"], "hgt"))] = setting(
+        "dot",
+        "what a layer does along edges: attention with dot or additive scores, gcn (a sum by degrees) or mean; on typed graphs dot, "
+        "hgt (with maps of each relation) or mean",
+    )
     ffn: Annotated[int, between(*MODEL_LIMITS["ffn"])] = setting(
         2, "width of the layers' feed-forward networks, as a multiple of hidden; 0 for none"
     )
     edge_hidden: Annotated[int, between(*MODEL_LIMITS["hidden"])] = setting(16, "width of the edge embeddings")
     edge_update: Flag = setting(False, "whether each layer but the last updates the edge embeddings")
+
+    def check_typed(self) -> None:
+        """Raise :class:`InputError` if the settings do not fit a model for typed graphs."""
+        for name, allowed in _OF_TYPED.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}; on a typed graph it must be {' or '.join(map(repr, allowed))}"
+                )
 
     def check_with_edges(self, has_edges: bool) -> None:
         if has_edges and self.score != "dot":

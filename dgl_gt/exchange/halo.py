@@ -15,7 +15,7 @@ from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.split_attention import TwoPieceAttention
 
 from .local import add_ends, leading_rows, mean_weights, sum_of_sources, sum_of_weighted_rows
-from .relations import Relations
+from .relations import Relations, degrees_by_relation
 from .shard import begin_pull, pull
 from .shard_view import ShardView
 from .view import View
@@ -53,6 +53,9 @@ class Halo(ShardView):
         owned = self.num_owned
         return self.relations_of(self.shard.csc(), [(0, owned), (owned, self.shard.num_held)])
 
+    def in_degrees_by_relation(self) -> torch.Tensor:
+        return degrees_by_relation(self.shard.csc(), self.relations.relation, len(self.checked_schema.edges))
+
     def attend_relations(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         to, h = self.relations, self.check_inputs(h, bias)
         finish = self.begin_pull(h)
@@ -64,7 +67,7 @@ class Halo(ShardView):
     def sum_relations(self, h, project, *, mean) -> torch.Tensor:
         to, h = self.relations, self.check_inputs(h, None)
         finish = self.begin_pull(h)
-        weights = mean_weights(self.shard.csc(), to.relation) if mean else None
+        weights = mean_weights(self.shard.csc(), to.relation, self.in_degrees_by_relation()) if mean else None
         of_pieces = [None if weights is None else weights[each.edge_ids] for each in to.pieces]
         sums = sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), of_pieces[0])
         return sums + sum_of_sources(to.pieces[1], project(finish(), to.sources[1], "v"), of_pieces[1])
@@ -113,6 +116,10 @@ class DeepHalo(ShardView):
     def relations(self) -> Relations:
         return self.relations_of(self.shard.csc(self.inner), [(0, len(self.node_ids))])
 
+    def in_degrees_by_relation(self) -> torch.Tensor:
+        csc = self.shard.csc(self.inner)
+        return degrees_by_relation(csc, self.relations.relation, len(self.checked_schema.edges))
+
     def attend_relations(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
         self.shard.check(h, bias, len(self.node_ids))
         bias, to = None if bias is None else self._of_all_edges(bias), self.relations
@@ -122,7 +129,7 @@ class DeepHalo(ShardView):
     def sum_relations(self, h, project, *, mean) -> torch.Tensor:
         self.shard.check(h, None, len(self.node_ids))
         to = self.relations
-        weights = mean_weights(self.shard.csc(self.inner), to.relation) if mean else None
+        weights = mean_weights(self.shard.csc(self.inner), to.relation, self.in_degrees_by_relation()) if mean else None
         return sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), weights)
 
     def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -87,6 +87,9 @@ class Local(View):
         assert edge_ids is not None
         return relations_of(csc, schema, edge_ids, [(0, csc.num_src)])
 
+    def in_degrees_by_relation(self) -> Tensor:
+        return degrees_by_relation(self.csc, self.relations.relation, len(self.checked_schema.edges))
+
     def attend_relations(self, h, project, *, bias=None, dropout=None) -> Tensor:
         to, h = self.relations, self.input_rows(h)
         q, kv = project(leading_rows(h, self.num_dst), self.types, "q"), project(h, to.sources[0], "kv")
@@ -94,17 +97,12 @@ class Local(View):
 
     def sum_relations(self, h, project, *, mean) -> Tensor:
         to, h = self.relations, self.input_rows(h)
-        weights = mean_weights(self.csc, to.relation) if mean else None
+        weights = mean_weights(self.csc, to.relation, self.in_degrees_by_relation()) if mean else None
         return sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), weights)
 
 
-def mean_weights(csc: CSC, relation: Tensor, degrees: Tensor | None = None) -> Tensor:
-    """Return for each edge, by position, one over its destination's in-degree in its relation, (E,).
-
-    ``degrees`` (rows, relations) are those in the whole graph, if the edges of this process are not all.
-    """
-    if degrees is None:
-        degrees = degrees_by_relation(csc, relation)
+def mean_weights(csc: CSC, relation: Tensor, degrees: Tensor) -> Tensor:
+    """Return for each edge, by position, one over its destination's in-degree in its relation, (E,)."""
     rows = torch.repeat_interleave(torch.arange(csc.num_dst, device=csc.device), csc.indptr.diff())
     return 1 / degrees[rows, relation].to(torch.get_default_dtype())
 

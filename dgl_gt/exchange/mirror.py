@@ -68,6 +68,9 @@ class Mirror(ShardView):
         weights = mean_weights(self.shard.csc(), to.relation, self._degrees_by_relation) if mean else None
         return self._returned(sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), weights))
 
+    def in_degrees_by_relation(self) -> torch.Tensor:
+        return self._degrees_by_relation[: self.num_owned]
+
     @cached_property
     @torch.inference_mode(False)
     def _degrees_by_relation(self) -> torch.Tensor:

@@ -35,6 +35,15 @@ class RowGroups:
         """Rows of each group."""
         return [end - begin for begin, end in zip(self.ptr, self.ptr[1:])]
 
+    def joined(self, of_groups: Sequence[Tensor]) -> Tensor:
+        """Return rows in their order from those of each group, where each row is in one group."""
+        rows = torch.cat(list(of_groups))
+        return rows if self._is_sorted else rows.new_empty(rows.shape).index_copy(0, self.rows, rows)
+
+    @cached_property
+    def _is_sorted(self) -> bool:
+        return bool((self.rows[1:] > self.rows[:-1]).all())
+
     def group(self, number: int) -> Tensor:
         """The rows of a group."""
         return self.rows[self.ptr[number] : self.ptr[number + 1]]
@@ -140,10 +149,8 @@ def numbers_of(ptr, ids: Tensor) -> Tensor:
 
 
 @torch.inference_mode(False)
-def degrees_by_relation(csc: CSC, relation: Tensor, relations: int | None = None) -> Tensor:
+def degrees_by_relation(csc: CSC, relation: Tensor, relations: int) -> Tensor:
     """Return how many in-edges of each relation each row has on this rank, int64, (rows, relations)."""
-    if relations is None:  # as many as occur
-        relations = int(relation.max()) + 1 if len(relation) else 1
     rows = torch.repeat_interleave(torch.arange(csc.num_dst, device=csc.device), csc.indptr.diff())
     counts = torch.bincount(rows * relations + relation, minlength=csc.num_dst * relations)
     return counts.view(csc.num_dst, relations)

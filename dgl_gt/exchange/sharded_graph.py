@@ -1,7 +1,4 @@
-"""ShardedGraph: one rank's part of a graph, and how it reaches the others.
-
-And any graph that a layer takes, as views.
-"""
+"""ShardedGraph: one rank's part of a graph, and how it reaches the others."""
 
 from __future__ import annotations
 
@@ -9,20 +6,42 @@ import copy
 import warnings
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
-from dgl_gt.structure import CSC, csc, is_dgl_graph, is_pyg_data
-from dgl_gt.torch_internals import is_inside_ddp, is_transformed
+from dgl_gt.partition.schema import Schema
+from dgl_gt.torch_internals import is_inside_ddp
 
 from .halo import Halo, deep_views
-from .local import Local
+from .relations import numbers_of
 from .shard import Shard, pull
-from .view import SeededView, View
+from .view import View
+
+
+class OfTypes:
+    """The nodes, or the edges, of a graph, as ``DGLGraph.nodes`` and ``DGLGraph.edges``: called, or asked for a type."""
+
+    def __init__(self, all_of: Callable, data: dict[str, Tensor], name_of: Callable[[Any], str]):
+        self._all_of, self._data, self._name_of = all_of, data, name_of
+
+    def __call__(self):
+        return self._all_of()
+
+    def __getitem__(self, name) -> OfType:
+        prefix = f"{self._name_of(name)}/"
+        columns = {key.removeprefix(prefix): value for key, value in self._data.items() if key.startswith(prefix)}
+        return OfType(columns)
+
+
+class OfType(NamedTuple):
+    """The data of a type's nodes, or of a relation's edges."""
+
+    data: dict[str, Tensor]
 
 
 class ShardedGraph:
@@ -118,6 +137,48 @@ class ShardedGraph:
             return self
         return ShardedGraph(self._shard.to(device), self.comm, self.strategy, self._make_view)
 
+    @property
+    def schema(self) -> Schema | None:
+        """The types of nodes and edges, with their numbers in the whole graph; None where there is one of each."""
+        return self._shard.schema
+
+    @property
+    def ntypes(self) -> list[str]:
+        """The names of the node types of a typed graph."""
+        return [*self._view.checked_schema.node_types]
+
+    @property
+    def canonical_etypes(self) -> list[tuple[str, str, str]]:
+        """The relations of a typed graph: source type, name and destination type."""
+        return [*self._view.checked_schema.relations]
+
+    def rows(self, node_type: str) -> Tensor:
+        """Return the rows of the owned nodes of a type, int64, ascending."""
+        return self._view.owned_types.group(self._view.checked_schema.node_type(node_type))
+
+    def edge_rows(self, relation) -> Tensor:
+        """Return the rows of ``edata`` that a relation's edges have, int64, ascending."""
+        schema = self._view.checked_schema
+        return torch.nonzero(numbers_of(schema.edge_ptr, self.edge_ids) == schema.relation(relation))[:, 0]
+
+    @property
+    def nodes(self) -> OfTypes:
+        """``nodes[name].data``: node data of the owned nodes of a type. ``nodes()``: rows of all, int64, ``0 .. N_owned - 1``.
+
+        For the user's ids see ``node_ids``.
+        """
+        return OfTypes(self._nodes, self.ndata, lambda name: self.ntypes[self._view.checked_schema.node_type(name)])
+
+    @property
+    def edges(self) -> OfTypes:
+        """``edges[relation].data``: edge data of this part's edges of a relation. ``edges()``: the ends of all.
+
+        The ends are sources and destinations, int64, (E,) each, in the order of ``edata``. They are numbers of held rows,
+        which :meth:`pull` returns: ``h = sg.pull(h); h[src], h[dst]``. On an edge cut every destination is an owned row.
+        """
+        schema = self._view.checked_schema if self.schema else None
+        return OfTypes(self._edges, self.edata, lambda name: str(schema.relations[schema.relation(name)]))
+
     def num_nodes(self) -> int:
         """Return N_owned, the number of nodes that this rank owns, and of rows of ``ndata``.
 
@@ -132,16 +193,10 @@ class ShardedGraph:
         """
         return self._shard.edges[0]
 
-    def nodes(self) -> torch.Tensor:
-        """Return the rows of the owned nodes, int64, ``0 .. N_owned - 1``; for the user's ids see ``node_ids``."""
+    def _nodes(self) -> torch.Tensor:
         return torch.arange(self.num_nodes(), device=self.device)
 
-    def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sources and destinations of this part's edges, int64, (E,) each, in the order of ``edata``.
-
-        They are numbers of held rows, which :meth:`pull` returns: ``h = sg.pull(h); h[src], h[dst]``. On an edge cut
-        every destination is an owned row.
-        """
+    def _edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         csc = self._shard.csc()
         rows = torch.arange(csc.num_dst, device=self.device)
         return csc.indices.long(), torch.repeat_interleave(rows, csc.indptr.diff())
@@ -285,65 +340,3 @@ def checked_device(device) -> torch.device:
             f"device is {device!r}; it must be a device that torch has here, such as 'cpu' or 'cuda:0': "
             f"{str(error).splitlines()[0]}"
         ) from None
-
-
-# ---- any graph that a layer takes -> views of it ----
-
-
-def as_view(graph, feat: Tensor | None = None, module: nn.Module | None = None) -> View:
-    """Return the view of a ShardedGraph, DGL graph or block, CSC, ``edge_index`` or ``Data``; a view is returned as it is.
-
-    Graphs that one process holds get ``Local``. ``feat`` are the features. A DGL graph may stay on the CPU, and its
-    structure is copied to their device once. An ``edge_index``, or that of a ``Data``, takes its number of nodes from
-    them. ``module`` is the layer whose forward pass on a ``ShardedGraph`` begins; layers of a larger model of this
-    package get a view. Raises ``ValueError`` if ``graph`` is none of these, an ``edge_index`` does not fit the features,
-    or a DGL graph has several edge types or edges between two types of nodes.
-    """
-    device = None if feat is None else feat.device
-    if isinstance(graph, SeededView):
-        graph = graph.view
-    if isinstance(graph, (View, ShardedGraph)):
-        view = graph.view if isinstance(graph, ShardedGraph) else graph
-        if is_transformed() and not view.holds_all:
-            raise NotImplementedError(
-                "a layer on a ShardedGraph exchanges rows between ranks, which transforms of torch.func cannot follow; use "
-                "backward or torch.autograd.grad"
-            )
-        if isinstance(graph, ShardedGraph) and module is not None:
-            view.before_pass(module)
-        return view
-    if is_dgl_graph(graph):
-        structure = csc(graph, device)
-        source, _, destination = graph.canonical_etypes[0]
-        if source != destination:
-            raise ValueError(
-                f"the edges go from {source!r} nodes to {destination!r} nodes, but a layer takes the features of one node "
-                "type only; pass dgl.to_homogeneous(graph), or use dgl_gt.sparse_attention with queries of the "
-                f"{destination!r} nodes"
-            )
-        return Local(structure)
-    if isinstance(graph, (CSC, Tensor)) or is_pyg_data(graph):
-        return Local(csc(graph, device, None if feat is None else len(feat)))
-    raise ValueError(
-        f"graph is a {type(graph).__name__}; allowed: a DGLGraph, a DGL block, a dgl_gt.CSC, an edge_index, a Data of PyG with "
-        "one or a ShardedGraph. Make a graph with dgl.graph(...), or load shards with dgl_gt.load(directory)"
-    )
-
-
-def views_of(graph, model: nn.Module, layers: int, feat: Tensor | None = None) -> list[View]:
-    """Return the view of each layer of a model on a graph that :func:`as_view` takes, or on a list of graphs.
-
-    A list gives each layer its own graph; ``ValueError`` is raised if it does not have one for each.
-    """
-    if isinstance(graph, ShardedGraph):
-        graph = graph.views(layers)
-    if not isinstance(graph, (list, tuple)):
-        return [as_view(graph, feat)] * layers
-    if len(graph) != layers:
-        raise ValueError(
-            f"got {len(graph)} blocks for {layers} layers; pass one block for each layer (sample with as many fan-outs "
-            "as there are layers), or one graph"
-        )
-    views = [as_view(each, feat) for each in graph]
-    views[0].before_pass(model)
-    return views

@@ -138,9 +138,21 @@ class View:
     @cached_property
     def types(self) -> RowGroups:
         """The rows of the result of a typed graph by node type; ``ValueError`` if there is one type of nodes and edges."""
-        schema, ids = self.checked_schema, self.node_ids
-        ids = torch.arange(self.num_dst) if ids is None else ids[: self.num_dst]
-        return rows_by_type(schema, ids)
+        ids = torch.arange(self.num_dst) if self.node_ids is None else self.node_ids[: self.num_dst]
+        return rows_by_type(self.checked_schema, ids)
+
+    @cached_property
+    def owned_types(self) -> RowGroups:
+        """The owned rows by node type."""
+        ids = torch.arange(self.num_owned) if self.node_ids is None else self.node_ids[: self.num_owned]
+        return rows_by_type(self.checked_schema, ids)
+
+    def in_degrees_by_relation(self) -> Tensor:
+        """Return the in-degrees in the whole graph of the rows of the result in each relation, int64, (num_dst, relations).
+
+        A collective at its first call.
+        """
+        raise NotImplementedError
 
     @property
     def checked_schema(self) -> Schema:

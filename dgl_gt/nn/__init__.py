@@ -15,10 +15,11 @@ from .global_attention import Gate, PolynormerAttention, SGFormerAttention
 from .graph_conv import GraphConv
 from .hgt import HGTLayer
 from .layer import GraphTransformerLayer
-from .models import GNN, GraphTransformer, Polynormer
+from .models import GNN, GraphTransformer, HeteroGraphTransformer, Polynormer
 from .node_embedding import NodeEmbedding
 from .precision import apply_precision
 from .relational_conv import RelationalConv
+from .typed_layer import TypedTransformerLayer
 from .typed_linear import TypedLinear
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "GraphTransformer",
     "GraphTransformerLayer",
     "HGTLayer",
+    "HeteroGraphTransformer",
     "InitialResidual",
     "NodeEmbedding",
     "Polynormer",
@@ -43,6 +45,7 @@ __all__ = [
     "SGFormerAttention",
     "SwiGLU",
     "TypedLinear",
+    "TypedTransformerLayer",
     "apply_activation_checkpoint",
     "apply_precision",
     "dropout_seed",

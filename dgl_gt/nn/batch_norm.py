@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange.sharded_graph import as_view
+from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.exchange.view import View
 
 

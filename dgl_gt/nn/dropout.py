@@ -10,8 +10,8 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
+from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.exchange.local import leading_rows
-from dgl_gt.exchange.sharded_graph import as_view
 from dgl_gt.exchange.view import SeededView, View
 from dgl_gt.ops.checks import check_probability, check_seed
 from dgl_gt.ops.dropout import dropout_seed, keyed_dropout

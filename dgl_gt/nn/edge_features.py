@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange.sharded_graph import as_view
+from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.partition.errors import whole_number
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.exchange.local import Local
-from dgl_gt.exchange.sharded_graph import ShardedGraph, as_view
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.exchange.view import View
 from dgl_gt.partition.errors import check_flags, check_one_of
 

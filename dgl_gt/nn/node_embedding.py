@@ -8,7 +8,8 @@ from numbers import Integral
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.exchange.sharded_graph import ShardedGraph, as_view
+from dgl_gt.exchange.any_graph import as_view
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.reference import GOLDEN, mix64
 from dgl_gt.partition.errors import whole_number
 

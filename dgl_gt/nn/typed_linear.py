@@ -28,7 +28,6 @@ def grouped_linear(
         Which rows of ``h`` are in which of the G groups.
     weight : Tensor, (G, in, out)
     bias : Tensor, (G, out), optional
-        For groups that have each row once.
     in_place : bool
         Whether each result is at the place of its row, for groups that have each row once; otherwise results follow one
         another as the rows of the groups do.
@@ -37,38 +36,42 @@ def grouped_linear(
     -------
     Tensor, (N, out) or (S, out)
     """
-    h, weight = autocast(h, weight)
-    made = _GroupedLinear.apply(h, weight, groups, in_place)
-    if bias is None:
-        return made
-    return made + bias.to(made.dtype).index_select(0, groups.of_row)
+    h, weight, bias = autocast(h, weight, bias)
+    return _GroupedLinear.apply(h, weight, bias, groups, in_place)
 
 
 class _GroupedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h, weight, groups, in_place):
+    def forward(ctx, h, weight, bias, groups, in_place):
         ctx.save_for_backward(h, weight)
         ctx.groups, ctx.in_place = groups, in_place
         made = h.new_empty(len(h) if in_place else len(groups.rows), weight.shape[2])
         for number, (rows, place) in enumerate(_pieces(groups, in_place)):
-            if isinstance(place, slice):
-                torch.mm(_rows_of(h, rows), weight[number], out=made[place])
+            of_group = _rows_of(h, rows)
+            if not isinstance(place, slice):
+                of_group = of_group @ weight[number]
+                made.index_copy_(0, place, of_group if bias is None else of_group.add_(bias[number]))
+            elif bias is None:
+                torch.mm(of_group, weight[number], out=made[place])
             else:
-                made.index_copy_(0, place, _rows_of(h, rows) @ weight[number])
+                torch.addmm(bias[number], of_group, weight[number], out=made[place])
         return made
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         (h, weight), groups = ctx.saved_tensors, ctx.groups
-        needs_h, needs_weight = ctx.needs_input_grad[:2]
+        needs_h, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         covers = ctx.in_place  # each row is in one group
         grad_h = (torch.empty_like if covers else torch.zeros_like)(h) if needs_h else None
         grad_weight = torch.empty_like(weight) if needs_weight else None
+        grad_bias = weight.new_empty(weight.shape[0], weight.shape[2]) if needs_bias else None
         for number, (rows, place) in enumerate(_pieces(groups, ctx.in_place)):
             of_group = _rows_of(grad, place)
             if grad_weight is not None:
                 torch.mm(_rows_of(h, rows).T, of_group, out=grad_weight[number])
+            if grad_bias is not None:
+                torch.sum(of_group, 0, out=grad_bias[number])
             if grad_h is None:
                 continue
             of_rows = of_group @ weight[number].T
@@ -78,7 +81,7 @@ class _GroupedLinear(torch.autograd.Function):
                 grad_h.index_copy_(0, rows, of_rows)
             else:
                 grad_h.index_add_(0, rows, of_rows)
-        return grad_h, grad_weight, None, None
+        return grad_h, grad_weight, grad_bias, None, None
 
 
 def _rows_of(x: Tensor, rows: Tensor | slice) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.exchange.sharded_graph import as_view
+from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.exchange.view import View
 from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.nn import apply_activation_checkpoint, apply_precision

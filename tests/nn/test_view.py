@@ -5,8 +5,9 @@ import torch
 from dgl_or_skip import dgl
 
 import dgl_gt
+from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.exchange.local import Local
-from dgl_gt.exchange.sharded_graph import ShardedGraph, as_view
+from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.exchange.view import View
 from dgl_gt.nn import BiasedMHA, GraphTransformer, GraphTransformerLayer, set_dropout_step
 

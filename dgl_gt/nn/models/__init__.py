@@ -1,15 +1,28 @@
 """Whole models for nodes, a class for each architecture."""
 
-from dgl_gt.model_config import ModelConfig
+from collections.abc import Mapping
+
+from dgl_gt.model_config import GraphTransformerConfig, ModelConfig
+from dgl_gt.partition.errors import InputError
 
 from .gnn import GNN, Polynormer
 from .graph_transformer import GraphTransformer
+from .hetero import HeteroGraphTransformer
 from .node_model import NodeModel
 
 MODELS: dict[type[ModelConfig], type[NodeModel]] = {each.Config: each for each in (GraphTransformer, GNN, Polynormer)}
 
 
-def make_model(config: ModelConfig, in_dim: int, out: int, **edge_widths: int) -> NodeModel:
-    """The model of a config; ``edge_widths`` are its ``edge_feats`` and ``edge_kinds``, where it takes them."""
+def make_model(
+    config: ModelConfig, in_dim: int | Mapping[str, int], out: int, relations=None, **edge_widths: int
+) -> NodeModel | HeteroGraphTransformer:
+    """The model of a config; ``edge_widths`` are its ``edge_feats`` and ``edge_kinds``, where it takes them.
+
+    For a typed graph, ``in_dim`` has the width of each node type, and ``relations`` are those of the graph.
+    """
     given = {name: width for name, width in edge_widths.items() if width}
-    return MODELS[type(config)](in_dim, out=out, **vars(config), **given)
+    if not isinstance(in_dim, Mapping):
+        return MODELS[type(config)](in_dim, out=out, **vars(config), **given)
+    if not isinstance(config, GraphTransformerConfig):
+        raise InputError(f"architecture is {config.architecture!r}, and the graph is typed; choose 'transformer'")
+    return HeteroGraphTransformer(in_dim, out=out, relations=relations, **vars(config), **given)

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from dgl_gt.exchange.any_graph import views_of
 from dgl_gt.exchange.local import Local, leading_rows
-from dgl_gt.exchange.sharded_graph import views_of
 from dgl_gt.exchange.view import SeededView, View
 from dgl_gt.model_config import ModelConfig
 from dgl_gt.partition.errors import check_flags
