@@ -15,7 +15,7 @@ from dgl_gt.ops.split_attention import TwoPieceAttention
 from .local import add_ends, leading_rows, sum_of_weighted_rows
 from .shard import begin_pull, pull
 from .shard_view import ShardView
-from .view import View
+from .view import View, project_own
 
 
 class Halo(ShardView):
@@ -27,11 +27,11 @@ class Halo(ShardView):
     gradients of the other edges are computed.
     """
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        h = self.check_inputs(h, bias)
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        h = self.check_inputs(h, bias, edge)
         if self.comm.world_size == 1:
-            rows = project(h, "qkv")
-            return attend_rows(self.shard.csc(), rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
+            options = {"bias": bias, "edge": edge, "dropout": dropout, "negative_slope": negative_slope}
+            return attend_rows(self.shard.csc(), *project_own(project, h, edge), **options)
         both = TwoPieceAttention(self.pieces, dropout, negative_slope, self.score_offset)
         if self.rules.moves_keys:
             kv = project(h, "kv")
@@ -39,11 +39,12 @@ class Halo(ShardView):
             finish = self.begin_pull(travelling)
             q = project(h, "q")
         else:
-            finish, kv = self.begin_pull(h), None
-            q = project(h, "qkv")
-        first = both.attend_first(q, kv, bias)
+            finish = self.begin_pull(h)
+            q, kv = project_own(project, h, edge)
+        first = both.attend_first(q, kv, bias, edge)
         halo = finish()
-        return both.attend_second(first, q, project(halo, "kv") if kv is None else restored(halo), bias)[0]
+        halo_kv = restored(halo) if self.rules.moves_keys else project(halo, "kv")
+        return both.attend_second(first, q, halo_kv, bias, edge)[0]
 
 
 class DeepHalo(ShardView):
@@ -74,16 +75,17 @@ class DeepHalo(ShardView):
         csc = self.shard.csc()  # of the part's own edges, whose ends are both here
         return add_ends(csc, leading_rows(of_dst, csc.num_dst), leading_rows(of_src, csc.num_src))
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.view.View.attend`; here ``h`` has the rows of all sources.
 
-        ``bias`` has the rows of the part's own edges; those of replicated edges are fetched from their owners.
+        ``bias`` and ``edge`` have the rows of the part's own edges; those of replicated edges are fetched from their
+        owners.
         """
-        self.shard.check(h, bias, len(self.node_ids))
-        bias = None if bias is None else self._of_all_edges(bias)
+        self.shard.check(h, bias, len(self.node_ids), edge)
+        bias, edge = (None if x is None else self._of_all_edges(x) for x in (bias, edge))
         q, kv = project(leading_rows(h, self.num_dst), "q"), project(h, "kv")
         csc = self.shard.csc(self.inner)
-        return attend_rows(csc, q, kv, bias=bias, dropout=dropout, negative_slope=negative_slope)
+        return attend_rows(csc, q, kv, bias=bias, edge=edge, dropout=dropout, negative_slope=negative_slope)
 
     def sum_of_weighted_rows(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         self.check_weights(weights)

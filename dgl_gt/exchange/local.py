@@ -9,7 +9,7 @@ from torch.nn.functional import embedding_bag
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.structure import CSC
 
-from .view import View
+from .view import View, project_own
 
 
 def leading_rows(x: Tensor, rows: int) -> Tensor:
@@ -68,13 +68,13 @@ class Local(View):
         check_weights(weights, self.csc.num_edges)
         return sum_of_weighted_rows(self.csc, weights, self.input_rows(rows))
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> Tensor:
         h = self.input_rows(h)
         if self.csc.num_dst == self.csc.num_src:
-            rows: tuple[Tensor, ...] = (project(h, "qkv"),)
+            rows = project_own(project, h, edge)
         else:
             rows = project(leading_rows(h, self.csc.num_dst), "q"), project(h, "kv")
-        return attend_rows(self.csc, *rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
+        return attend_rows(self.csc, *rows, bias=bias, edge=edge, dropout=dropout, negative_slope=negative_slope)
 
 
 def sum_of_weighted_rows(csc: CSC, weights: Tensor, rows: Tensor) -> Tensor:

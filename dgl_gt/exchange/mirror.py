@@ -23,20 +23,21 @@ class Mirror(ShardView):
     owned rows while partial results travel to masters.
     """
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        h, additive = self.check_inputs(h, bias), negative_slope is not None
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        h, additive = self.check_inputs(h, bias, edge), negative_slope is not None
         finish = self.begin_pull(h)
         both = TwoPieceAttention(self.pieces, dropout, negative_slope, self.score_offset)
         q, kv = project(h, "q"), project(h, "kv")
-        first = both.attend_first(q, kv, bias)
+        first = both.attend_first(q, kv, bias, edge)
         mirrors = finish()
         mirror_kv = project(mirrors, "kv")
-        part, part_lse = self._partial_results(project, kv, mirrors, mirror_kv, bias, dropout, negative_slope)
+        of_edges = {"bias": bias, "edge": edge}
+        part, part_lse = self._partial_results(project, kv, mirrors, mirror_kv, of_edges, dropout, negative_slope)
         plan = self._return_plan
         part, restored = in_wire_order(part, additive)
         begun = [self.begin(part, plan), self.comm.begin(part_lse, plan.send_counts, plan.recv_counts)]
         finishers = [self.comm.finisher(each, self.overlap) for each in begun]
-        out, lse = both.attend_second(first, q, mirror_kv, bias)
+        out, lse = both.attend_second(first, q, mirror_kv, bias, edge)
         parts, part_lses = (finish() for finish in finishers)
         return merge_rows(out, lse, restored(parts), part_lses, plan.order, plan.recv_counts)
 
@@ -49,18 +50,18 @@ class Mirror(ShardView):
         returned = self.comm.exchange(mirrors.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
         return sums[: self.num_owned].index_add(0, plan.order, returned)
 
-    def _partial_results(self, project, kv, mirrors, mirror_kv, bias, dropout, negative_slope):
+    def _partial_results(self, project, kv, mirrors, mirror_kv, of_edges, dropout, negative_slope):
         """Attend the mirrors that have in-edges on this rank; their ``out`` and ``lse``."""
         to_mirrors, positions, slots = self._to_mirrors
         q = project(mirrors.index_select(0, slots), "q")
-        bias = None if bias is None else bias.index_select(0, positions)
+        of_edges = {name: None if x is None else x.index_select(0, positions) for name, x in of_edges.items()}
         if self.score_offset:
             both = TwoPieceAttention(self._to_mirrors_in_pieces, dropout, negative_slope, self.score_offset)
-            part, part_lse = both.attend_second(both.attend_first(q, kv, bias), q, mirror_kv, bias)
+            part, part_lse = both.attend_second(both.attend_first(q, kv, **of_edges), q, mirror_kv, **of_edges)
             return part, part_lse + self.score_offset
         (own, restored), (others, _) = (in_wire_order(rows, negative_slope is not None) for rows in (kv, mirror_kv))
         joined = restored(torch.cat([own, others]))
-        options = {"bias": bias, "dropout": dropout, "negative_slope": negative_slope}
+        options = {**of_edges, "dropout": dropout, "negative_slope": negative_slope}
         return attend_rows(to_mirrors, q, joined, return_lse=True, **options)
 
     @cached_property

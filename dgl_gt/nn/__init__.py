@@ -17,6 +17,7 @@ from .layer import GraphTransformerLayer
 from .models import GNN, GraphTransformer, Polynormer
 from .node_embedding import NodeEmbedding
 from .precision import apply_precision
+from .transformer_conv import TransformerConv
 
 __all__ = [
     "GNN",
@@ -37,6 +38,7 @@ __all__ = [
     "PolynormerAttention",
     "SGFormerAttention",
     "SwiGLU",
+    "TransformerConv",
     "apply_activation_checkpoint",
     "apply_precision",
     "dropout_seed",
