@@ -21,15 +21,15 @@ class Gather(ShardView):
     travel.
     """
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        h = self.check_inputs(h, bias)
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        h = self.check_inputs(h, bias, edge)
         both = TwoPieceAttention(self.pieces, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
         travelling, restored = in_wire_order(kv, negative_slope is not None)
         gathering = AllGather(self.comm, self.counts)
         finish = self.comm.finisher((Begin.apply(travelling, gathering), gathering), self.overlap)
-        first = both.attend_first(q, kv, bias)
-        return both.attend_second(first, q, restored(finish()), bias)[0]
+        first = both.attend_first(q, kv, bias, edge)
+        return both.attend_second(first, q, restored(finish()), bias, edge)[0]
 
     @cached_property
     @torch.inference_mode(False)

@@ -18,7 +18,7 @@ from .local import add_ends, leading_rows, mean_weights, sum_of_sources, sum_of_
 from .relations import Relations, degrees_by_relation
 from .shard import begin_pull, pull
 from .shard_view import ShardView
-from .view import View
+from .view import View, project_own
 
 
 class Halo(ShardView):
@@ -30,11 +30,11 @@ class Halo(ShardView):
     gradients of the other edges are computed.
     """
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        h = self.check_inputs(h, bias)
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        h = self.check_inputs(h, bias, edge)
         if self.comm.world_size == 1:
-            rows = project(h, "qkv")
-            return attend_rows(self.shard.csc(), rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
+            options = {"bias": bias, "edge": edge, "dropout": dropout, "negative_slope": negative_slope}
+            return attend_rows(self.shard.csc(), *project_own(project, h, edge), **options)
         both = TwoPieceAttention(self.pieces, dropout, negative_slope, self.score_offset)
         if self.rules.moves_keys:
             kv = project(h, "kv")
@@ -42,11 +42,12 @@ class Halo(ShardView):
             finish = self.begin_pull(travelling)
             q = project(h, "q")
         else:
-            finish, kv = self.begin_pull(h), None
-            q = project(h, "qkv")
-        first = both.attend_first(q, kv, bias)
+            finish = self.begin_pull(h)
+            q, kv = project_own(project, h, edge)
+        first = both.attend_first(q, kv, bias, edge)
         halo = finish()
-        return both.attend_second(first, q, project(halo, "kv") if kv is None else restored(halo), bias)[0]
+        halo_kv = restored(halo) if self.rules.moves_keys else project(halo, "kv")
+        return both.attend_second(first, q, halo_kv, bias, edge)[0]
 
     @cached_property
     def relations(self) -> Relations:
@@ -56,16 +57,16 @@ class Halo(ShardView):
     def in_degrees_by_relation(self) -> torch.Tensor:
         return degrees_by_relation(self.shard.csc(), self.relations.relation, len(self.checked_schema.edges))
 
-    def attend_relations(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
-        to, h = self.relations, self.check_inputs(h, bias)
+    def attend_relations(self, h, project, *, bias=None, edge=None, dropout=None) -> torch.Tensor:
+        to, h = self.relations, self.check_inputs(h, bias, edge)
         finish = self.begin_pull(h)
         both = TwoPieceAttention(to.pieces, dropout)
         q, kv = project(h, self.types, "q"), project(h, to.sources[0], "kv")
-        first = both.attend_first(q, kv, bias)
-        return both.attend_second(first, q, project(finish(), to.sources[1], "kv"), bias)[0]
+        first = both.attend_first(q, kv, bias, edge)
+        return both.attend_second(first, q, project(finish(), to.sources[1], "kv"), bias, edge)[0]
 
     def sum_relations(self, h, project, *, mean) -> torch.Tensor:
-        to, h = self.relations, self.check_inputs(h, None)
+        to, h = self.relations, self.check_inputs(h)
         finish = self.begin_pull(h)
         weights = mean_weights(self.shard.csc(), to.relation, self.in_degrees_by_relation()) if mean else None
         of_pieces = [None if weights is None else weights[each.edge_ids] for each in to.pieces]
@@ -101,16 +102,17 @@ class DeepHalo(ShardView):
         csc = self.shard.csc()  # of the part's own edges, whose ends are both here
         return add_ends(csc, leading_rows(of_dst, csc.num_dst), leading_rows(of_src, csc.num_src))
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.view.View.attend`; here ``h`` has the rows of all sources.
 
-        ``bias`` has the rows of the part's own edges; those of replicated edges are fetched from their owners.
+        ``bias`` and ``edge`` have the rows of the part's own edges; those of replicated edges are fetched from their
+        owners.
         """
-        self.shard.check(h, bias, len(self.node_ids))
-        bias = None if bias is None else self._of_all_edges(bias)
+        self.shard.check(h, bias, len(self.node_ids), edge)
+        bias, edge = (None if x is None else self._of_all_edges(x) for x in (bias, edge))
         q, kv = project(leading_rows(h, self.num_dst), "q"), project(h, "kv")
         csc = self.shard.csc(self.inner)
-        return attend_rows(csc, q, kv, bias=bias, dropout=dropout, negative_slope=negative_slope)
+        return attend_rows(csc, q, kv, bias=bias, edge=edge, dropout=dropout, negative_slope=negative_slope)
 
     @cached_property
     def relations(self) -> Relations:
@@ -120,11 +122,11 @@ class DeepHalo(ShardView):
         csc = self.shard.csc(self.inner)
         return degrees_by_relation(csc, self.relations.relation, len(self.checked_schema.edges))
 
-    def attend_relations(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
-        self.shard.check(h, bias, len(self.node_ids))
-        bias, to = None if bias is None else self._of_all_edges(bias), self.relations
+    def attend_relations(self, h, project, *, bias=None, edge=None, dropout=None) -> torch.Tensor:
+        self.shard.check(h, bias, len(self.node_ids), edge)
+        (bias, edge), to = (None if x is None else self._of_all_edges(x) for x in (bias, edge)), self.relations
         q, kv = project(leading_rows(h, self.num_dst), self.types, "q"), project(h, to.sources[0], "kv")
-        return attend_rows(to.pieces[0], q, kv, bias=bias, dropout=dropout)
+        return attend_rows(to.pieces[0], q, kv, bias=bias, edge=edge, dropout=dropout)
 
     def sum_relations(self, h, project, *, mean) -> torch.Tensor:
         self.shard.check(h, None, len(self.node_ids))

@@ -13,7 +13,7 @@ from dgl_gt.partition.schema import Schema
 from dgl_gt.structure import CSC
 
 from .relations import Relations, degrees_by_relation, relations_of
-from .view import View
+from .view import View, project_own
 
 
 def leading_rows(x: Tensor, rows: int) -> Tensor:
@@ -72,13 +72,13 @@ class Local(View):
         check_weights(weights, self.csc.num_edges)
         return sum_of_weighted_rows(self.csc, weights, self.input_rows(rows))
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> Tensor:
         h = self.input_rows(h)
         if self.csc.num_dst == self.csc.num_src:
-            rows: tuple[Tensor, ...] = (project(h, "qkv"),)
+            rows = project_own(project, h, edge)
         else:
             rows = project(leading_rows(h, self.csc.num_dst), "q"), project(h, "kv")
-        return attend_rows(self.csc, *rows, bias=bias, dropout=dropout, negative_slope=negative_slope)
+        return attend_rows(self.csc, *rows, bias=bias, edge=edge, dropout=dropout, negative_slope=negative_slope)
 
     @cached_property
     def relations(self) -> Relations:
@@ -90,10 +90,10 @@ class Local(View):
     def in_degrees_by_relation(self) -> Tensor:
         return degrees_by_relation(self.csc, self.relations.relation, len(self.checked_schema.edges))
 
-    def attend_relations(self, h, project, *, bias=None, dropout=None) -> Tensor:
+    def attend_relations(self, h, project, *, bias=None, edge=None, dropout=None) -> Tensor:
         to, h = self.relations, self.input_rows(h)
         q, kv = project(leading_rows(h, self.num_dst), self.types, "q"), project(h, to.sources[0], "kv")
-        return attend_rows(to.pieces[0], q, kv, bias=bias, dropout=dropout)
+        return attend_rows(to.pieces[0], q, kv, bias=bias, edge=edge, dropout=dropout)
 
     def sum_relations(self, h, project, *, mean) -> Tensor:
         to, h = self.relations, self.input_rows(h)

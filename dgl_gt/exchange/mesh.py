@@ -18,6 +18,7 @@ from dgl_gt.structure import CSC
 
 from .shard import SendPlan, Shard, begin_pull
 from .shard_view import ShardView
+from .view import project_own
 
 
 class Mesh(ShardView):
@@ -38,30 +39,34 @@ class Mesh(ShardView):
         host, self._member = divmod(comm.rank, per_host)
         self._host = range(host * per_host, (host + 1) * per_host)
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        h = self.check_inputs(h, bias)
-        qkv, additive = project(h, "qkv"), negative_slope is not None
-        heads = qkv.shape[-2]
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        h = self.check_inputs(h, bias, edge)
+        (q, kv), additive = project_own(project, h, edge), negative_slope is not None
+        heads = q.shape[-2]
         if heads % self.per_host:
             raise InputError(
                 f"heads is {heads}, which {self.per_host} ranks cannot share evenly; choose a multiple of {self.per_host}, or the "
                 "strategy halo"
             )
-        qkv = self._spread(qkv, self.counts)
+        q = self._spread(q, self.counts)
+        kv = None if kv is None else self._spread(kv, self.counts)
+        edges = [part["edges"] for part in self.shard.manifest["per_part"]]
         if bias is not None:
-            edges = [part["edges"] for part in self.shard.manifest["per_part"]]
             bias = self._spread(self.comm.agree_on_grad(bias), edges)
+        if edge is not None:  # all heads share the features, so every rank of the host needs all of them
+            edge = self._exchanged(self.comm.agree_on_grad(edge).repeat(self.per_host, 1), len(edge), edges)
         pieces, plan = self._host_pieces
         offset = self._member * (heads // self.per_host)
         pieces = [replace(each, head_offset=offset) for each in pieces]
         if self.per_host == self.comm.world_size:
-            return self._home(attend_rows(pieces[0], qkv, bias=bias, dropout=dropout, negative_slope=negative_slope))
+            options = {"bias": bias, "edge": edge, "dropout": dropout, "negative_slope": negative_slope}
+            return self._home(attend_rows(pieces[0], q, kv, **options))
         both = TwoPieceAttention(pieces, dropout, negative_slope)
-        kv = qkv[..., :-1] if additive else qkv[:, 1:]
-        travelling, restored = in_wire_order(kv, additive)
+        sent = kv if kv is not None else q[..., :-1] if additive else q[:, 1:]
+        travelling, restored = in_wire_order(sent, additive)
         finish = begin_pull(self.comm, plan, travelling, self.overlap)
-        first = both.attend_first(qkv, None, bias)
-        return self._home(both.attend_second(first, qkv, restored(finish()), bias)[0])
+        first = both.attend_first(q, kv, bias, edge)
+        return self._home(both.attend_second(first, q, restored(finish()), bias, edge)[0])
 
     def _home(self, out: torch.Tensor) -> torch.Tensor:
         """Exchange results of this rank's heads, for all rows of the host, for all heads of this rank's rows."""
@@ -75,7 +80,11 @@ class Mesh(ShardView):
     def _spread(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """Exchange this rank's rows of all heads, (n_i, ..., H[, D]), for all rows of the host of this rank's heads."""
         shares = torch.cat(rows.chunk(self.per_host, max(1, rows.dim() - 2)))
-        return self.comm.exchange(shares, self._of_host([len(rows)] * len(counts)), self._of_host(counts))
+        return self._exchanged(shares, len(rows), counts)
+
+    def _exchanged(self, shares: torch.Tensor, rows: int, counts: list[int]) -> torch.Tensor:
+        """Exchange as many rows for each rank of the host for those that each of them has for this one, (n_i, ...)."""
+        return self.comm.exchange(shares, self._of_host([rows] * len(counts)), self._of_host(counts))
 
     @cached_property
     @torch.inference_mode(False)

@@ -25,20 +25,21 @@ class Mirror(ShardView):
     owned rows while partial results travel to masters.
     """
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        h, additive = self.check_inputs(h, bias), negative_slope is not None
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        h, additive = self.check_inputs(h, bias, edge), negative_slope is not None
         finish = self.begin_pull(h)
         both = TwoPieceAttention(self.pieces, dropout, negative_slope, self.score_offset)
         q, kv = project(h, "q"), project(h, "kv")
-        first = both.attend_first(q, kv, bias)
+        first = both.attend_first(q, kv, bias, edge)
         mirrors = finish()
         mirror_kv = project(mirrors, "kv")
-        part, part_lse = self._partial_results(project, kv, mirrors, mirror_kv, bias, dropout, negative_slope)
+        of_edges = {"bias": bias, "edge": edge}
+        part, part_lse = self._partial_results(project, kv, mirrors, mirror_kv, of_edges, dropout, negative_slope)
         plan = self._return_plan
         part, restored = in_wire_order(part, additive)
         begun = [self.begin(part, plan), self.comm.begin(part_lse, plan.send_counts, plan.recv_counts)]
         finishers = [self.comm.finisher(each, self.overlap) for each in begun]
-        out, lse = both.attend_second(first, q, mirror_kv, bias)
+        out, lse = both.attend_second(first, q, mirror_kv, bias, edge)
         parts, part_lses = (finish() for finish in finishers)
         return merge_rows(out, lse, restored(parts), part_lses, plan.order, plan.recv_counts)
 
@@ -50,10 +51,10 @@ class Mirror(ShardView):
     def _held_types(self) -> RowGroups:
         return rows_by_type(self.checked_schema, self.shard.node_ids)
 
-    def attend_relations(self, h, project, *, bias=None, dropout=None) -> torch.Tensor:
-        to, h = self.relations, self._held(self.check_inputs(h, bias))
+    def attend_relations(self, h, project, *, bias=None, edge=None, dropout=None) -> torch.Tensor:
+        to, h = self.relations, self._held(self.check_inputs(h, bias, edge))
         q, kv = project(h, self._held_types, "q"), project(h, to.sources[0], "kv")
-        out, lse = attend_rows(to.pieces[0], q, kv, bias=bias, dropout=dropout, return_lse=True)
+        out, lse = attend_rows(to.pieces[0], q, kv, bias=bias, edge=edge, dropout=dropout, return_lse=True)
         plan, owned = self._return_plan, self.num_owned
         mirrors = owned + plan.send_rows.to(out.device)
         part, restored = in_wire_order(out.index_select(0, mirrors), False)
@@ -64,7 +65,7 @@ class Mirror(ShardView):
         return merge_rows(out[:owned], lse[:owned], restored(parts), part_lses, plan.order, plan.recv_counts)
 
     def sum_relations(self, h, project, *, mean) -> torch.Tensor:
-        to, h = self.relations, self._held(self.check_inputs(h, None))
+        to, h = self.relations, self._held(self.check_inputs(h))
         weights = mean_weights(self.shard.csc(), to.relation, self._degrees_by_relation) if mean else None
         return self._returned(sum_of_sources(to.pieces[0], project(h, to.sources[0], "v"), weights))
 
@@ -90,18 +91,18 @@ class Mirror(ShardView):
         returned = self.comm.exchange(mirrors.index_select(0, plan.send_rows), plan.send_counts, plan.recv_counts)
         return sums[: self.num_owned].index_add(0, plan.order, returned)
 
-    def _partial_results(self, project, kv, mirrors, mirror_kv, bias, dropout, negative_slope):
+    def _partial_results(self, project, kv, mirrors, mirror_kv, of_edges, dropout, negative_slope):
         """Attend the mirrors that have in-edges on this rank; their ``out`` and ``lse``."""
         to_mirrors, positions, slots = self._to_mirrors
         q = project(mirrors.index_select(0, slots), "q")
-        bias = None if bias is None else bias.index_select(0, positions)
+        of_edges = {name: None if x is None else x.index_select(0, positions) for name, x in of_edges.items()}
         if self.score_offset:
             both = TwoPieceAttention(self._to_mirrors_in_pieces, dropout, negative_slope, self.score_offset)
-            part, part_lse = both.attend_second(both.attend_first(q, kv, bias), q, mirror_kv, bias)
+            part, part_lse = both.attend_second(both.attend_first(q, kv, **of_edges), q, mirror_kv, **of_edges)
             return part, part_lse + self.score_offset
         (own, restored), (others, _) = (in_wire_order(rows, negative_slope is not None) for rows in (kv, mirror_kv))
         joined = restored(torch.cat([own, others]))
-        options = {"bias": bias, "dropout": dropout, "negative_slope": negative_slope}
+        options = {**of_edges, "dropout": dropout, "negative_slope": negative_slope}
         return attend_rows(to_mirrors, q, joined, return_lse=True, **options)
 
     @cached_property

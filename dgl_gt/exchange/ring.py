@@ -9,7 +9,7 @@ import torch
 from dgl_gt.ops.head_minor import in_wire_order
 from dgl_gt.ops.merge import merge_into
 from dgl_gt.ops.reference import accumulation_dtype
-from dgl_gt.ops.split_attention import backward, forward, prepare
+from dgl_gt.ops.split_attention import backward, empty_gradients, forward, prepare
 
 from .shard_view import ShardView
 
@@ -23,11 +23,11 @@ class Ring(ShardView):
     block's, one arriving, one leaving, and this rank's own).
     """
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        h = self.check_inputs(h, bias)
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
+        h = self.check_inputs(h, bias, edge)
         rows = project(h, "q"), project(h, "kv")
-        q, kv, settings = prepare(self.blocks[self.comm.rank], *rows, bias, dropout, negative_slope)
-        return _Ring.apply(q, kv, bias, self, settings)
+        q, kv, edge, settings = prepare(self.blocks[self.comm.rank], *rows, bias, dropout, negative_slope, edge)
+        return _Ring.apply(q, kv, bias, edge, self, settings)
 
     def send_to_next(self, rows: torch.Tensor, owner: int, additive: bool):
         """Send rows of one owner's block to the next rank; return a function that returns the previous rank's rows.
@@ -59,44 +59,45 @@ class Ring(ShardView):
 
 class _Ring(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, kv, bias, ring, settings):
+    def forward(ctx, q, kv, bias, edge, ring, settings):
         out, lse, block = None, None, kv
         for owner in ring.owners():
             arrived = ring.send_to_next(block, owner, settings.is_additive) if owner != ring.owners()[-1] else None
-            part, part_lse = forward(ring.blocks[owner], settings, *settings.unpack(q, block), bias)
+            part, part_lse = forward(ring.blocks[owner], settings, *settings.unpack(q, block), bias, edge)
             if out is None:
                 out, lse = part.to(accumulation_dtype(part.dtype)), part_lse
             else:
                 merge_into(out, lse, part, part_lse)
             block = arrived and arrived()
         out = out.to(q.dtype)
-        ctx.save_for_backward(q, kv, bias, out, lse)
+        ctx.save_for_backward(q, kv, bias, edge, out, lse)
         ctx.ring, ctx.settings = ring, settings
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_out):
-        (q, kv, bias, out, lse), ring, settings = ctx.saved_tensors, ctx.ring, ctx.settings
+        (q, kv, bias, edge, out, lse), ring, settings = ctx.saved_tensors, ctx.ring, ctx.settings
         final = grad_out, torch.zeros_like(lse), out, lse
-        grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
+        of_edges = empty_gradients(ctx, bias, edge, 2)
         total_q, own_grad, arrived, block = None, None, None, kv
         for owner in ring.owners():
             next_block = ring.send_to_next(block, owner, settings.is_additive) if owner != ring.owners()[-1] else None
             piece = ring.blocks[owner]
             grad_q = settings.empty_like(q)
-            backward(piece, settings, *final, *settings.unpack(q, block), bias, (grad_q, None, None, grad_bias))
+            rows = *settings.unpack(q, block), bias, edge
+            backward(piece, settings, *final, *rows, (grad_q, None, None, *of_edges))
             total_q = _plus(total_q, grad_q)
             del grad_q  # before the gradient of the block takes memory
             grad_block = settings.empty_like(block)
-            written = *settings.unpack(None, grad_block), None
-            backward(piece, settings, *final, *settings.unpack(q, block), bias, written)
+            written = *settings.unpack(None, grad_block), None, None
+            backward(piece, settings, *final, *rows, written)
             if own_grad is None:
                 own_grad = grad_block  # stays here until the other ranks' shares arrive
             else:
                 arrived = ring.send_to_next(_plus(grad_block, arrived and arrived()), owner, settings.is_additive)
             block = next_block and next_block()
-        return total_q, _plus(own_grad, arrived and arrived()), grad_bias, None, None
+        return total_q, _plus(own_grad, arrived and arrived()), *of_edges, None, None
 
 
 def _plus(total, more):

@@ -155,8 +155,8 @@ class Shard:
             data = self.reader.data(self.part, "node_data", rows=self.rows[hops])
         return {key: value.to(self.node_ids.device) for key, value in data.items()}
 
-    def check(self, x: torch.Tensor, bias: torch.Tensor | None = None, rows: int | None = None) -> None:
-        """Raise ``ValueError`` unless ``bias`` has a row for each edge of this part, and ``x`` one for each owned node.
+    def check(self, x: torch.Tensor, bias: torch.Tensor | None = None, rows: int | None = None, edge=None) -> None:
+        """Raise ``ValueError`` unless ``bias`` and ``edge`` have a row for each edge of this part, and ``x`` for each node.
 
         With ``rows``, there must be as many of ``x``, for owned nodes and copies.
         """
@@ -164,8 +164,11 @@ class Shard:
         if len(x) != wanted:
             of = "owned node, as in sg.ndata" if rows is None else "owned and halo node, as source_rows returns them"
             raise ValueError(f"features have {len(x)} rows, but {wanted} are read; pass one row for each {of}")
-        if bias is not None and len(bias) != self.edges[0]:
-            raise ValueError(f"bias has {len(bias)} rows, but this rank has {self.edges[0]} edges; see sg.edata")
+        for name, values in (("bias", bias), ("edge", edge)):
+            if values is not None and len(values) != self.edges[0]:
+                raise ValueError(
+                    f"{name} has {len(values)} rows, but this rank has {self.edges[0]} edges; see sg.edata"
+                )
 
     def to(self, device) -> Shard:
         """Return this shard with its tensors on a device."""

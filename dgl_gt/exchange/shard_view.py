@@ -137,9 +137,9 @@ class ShardView(View):
         """Number of owned rows of each rank."""
         return [end - begin for begin, end in pairwise(self.ptr)]
 
-    def check_inputs(self, h: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return ``h``, tracked by autograd on every rank; raise ``ValueError`` if it or the bias does not fit."""
-        self.shard.check(h, bias)
+    def check_inputs(self, h: torch.Tensor, bias: torch.Tensor | None = None, edge: torch.Tensor | None = None):
+        """Return ``h``, tracked by autograd on every rank; raise ``ValueError`` if it or what edges have does not fit."""
+        self.shard.check(h, bias, edge=edge)
         return tracked(h) if self.comm.world_size > 1 else h
 
     @cached_property

@@ -22,7 +22,8 @@ class Project(Protocol):
     ``(rows, 2, H, D)``; ``project(h, "qkv")`` returns all three, ``(rows, 3, H, D)``, as ``sparse_attention`` takes
     them. On the CPU, the heads of a row may lie side by side in memory; a view that moves rows puts them in the
     order of :func:`dgl_gt.ops.head_minor.in_wire_order`, which does not depend on how the rows of one rank lie. For
-    additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. Row ``i`` of a result
+    additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. With features of edges,
+    "q" is ``(rows, H, D + F)``, and "qkv" is not asked for. Row ``i`` of a result
     depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a view first projects rows and
     then moves them, or the other way round.
     """
@@ -119,6 +120,7 @@ class View:
         project: Project,
         *,
         bias: Tensor | None = None,
+        edge: Tensor | None = None,
         dropout: tuple[float, int | Tensor] | None = None,
         negative_slope: float | None = None,
     ) -> Tensor:
@@ -128,10 +130,11 @@ class View:
 
         ``h`` (N_owned, C) are the rows that the projection reads; ``Local`` on a block takes those of all sources,
         (N_src, C), with the destinations first. ``bias`` (E, H) is added to the scores; its rows are this rank's edges
-        in the order of their ids. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global
+        in the order of their ids. ``edge`` (E, F), in the same order, are features that follow each head of the keys and
+        of the values of an edge: queries and results are D + F wide. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global
         edge id, global head) alone: ranks that share the seed draw the mask of one process. With a
-        ``negative_slope``, scores are additive. Returns (num_dst, H, D), with zeros in a row without edges.
-        Raises ``ValueError`` if the rows of ``h`` or ``bias`` do not fit the graph.
+        ``negative_slope``, scores are additive. Returns (num_dst, H, D) or (num_dst, H, D + F), with zeros in a row without
+        edges. Raises ``ValueError`` if the rows of ``h``, ``bias`` or ``edge`` do not fit the graph.
         """
         raise NotImplementedError
 
@@ -175,11 +178,12 @@ class View:
         project: TypedProject,
         *,
         bias: Tensor | None = None,
+        edge: Tensor | None = None,
         dropout: tuple[float, int | Tensor] | None = None,
     ) -> Tensor:
         """Attend as :meth:`attend` does, on a typed graph, with one softmax over the in-edges of all relations; a collective.
 
-        Returns (num_dst, H, D).
+        Returns (num_dst, H, D) or (num_dst, H, D + F).
         """
         raise NotImplementedError
 
@@ -189,6 +193,11 @@ class View:
         ``project(h, sources, "v")`` gives the rows of the sources.
         """
         raise NotImplementedError
+
+
+def project_own(project: Project, h: Tensor, edge: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return q and kv of rows of which all are projected, or all in one tensor, where features of edges allow that."""
+    return (project(h, "qkv"), None) if edge is None else (project(h, "q"), project(h, "kv"))
 
 
 class SeededView(NamedTuple):

@@ -19,6 +19,7 @@ from .models import GNN, GraphTransformer, HeteroGraphTransformer, Polynormer
 from .node_embedding import NodeEmbedding
 from .precision import apply_precision
 from .relational_conv import RelationalConv
+from .transformer_conv import TransformerConv
 from .typed_layer import TypedTransformerLayer
 from .typed_linear import TypedLinear
 
@@ -44,6 +45,7 @@ __all__ = [
     "RelationalConv",
     "SGFormerAttention",
     "SwiGLU",
+    "TransformerConv",
     "TypedLinear",
     "TypedTransformerLayer",
     "apply_activation_checkpoint",

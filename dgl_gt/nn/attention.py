@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import reprlib
+from collections.abc import Sequence
 from numbers import Integral
-from typing import overload
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,63 @@ class EdgeAttention(DropoutSite):
     def _dropout(self, seeded: SeededView) -> tuple[float, Tensor] | None:
         """Return the probability and the seed of this pass's mask; None without dropout."""
         return (self.attn_drop, seeded.seeds[self]) if self.drops else None
+
+
+class EdgeTerm(NamedTuple):
+    r"""What is added to keys and values of edges: ``weight (H, D, F)`` times ``features (E, F)``.
+
+    It is never computed: :math:`q^\top (k + W x) = q^\top k + (W^\top q)^\top x`, and :math:`\sum a (v + W x) = \sum a v + W
+    \sum a x`. So queries become :math:`[q, W^\top q]`, and attention returns both sums.
+    """
+
+    features: Tensor
+    weight: Tensor
+
+    def queries(self, q: Tensor) -> Tensor:
+        """Return queries for attention with features, (..., H, D + F), from q (..., H, D)."""
+        return torch.cat([q, torch.einsum("...hd,hdf->...hf", q, self.weight)], -1)
+
+    def folded(self, attended: Tensor) -> Tensor:
+        """Return the sums over edges of keys and values with this term, from what attention returned, (N, H, D + F)."""
+        out, out_edge = attended.split([self.weight.shape[1], self.weight.shape[2]], 2)
+        return out + torch.einsum("nhf,hdf->nhd", out_edge, self.weight.to(out.dtype))
+
+
+def project_heads(
+    h: Tensor,
+    projections: Sequence[nn.Module],
+    shape: tuple[int, int],
+    head_minor: bool = False,
+    of: Normed | None = None,
+    edge: EdgeTerm | None = None,
+) -> Tensor:
+    """Project rows with one matrix product for all projections, and therefore one in backward; ``shape`` is (H, D).
+
+    Returns (rows, 3, H, D) for queries, keys and values, (rows, 2, H, D) for keys and values, and (rows, H, D) for
+    queries, (rows, H, D + F) with an ``edge``. With ``of``, ``h`` is its normed rows. Head-minor rows come from the same
+    weights in another order, which costs nothing for each row.
+    """
+    folds = edge is not None and len(projections) == 1
+    if not all(map(is_plain, projections)):
+        rows = torch.cat([projection(h) for projection in projections], 1).unflatten(1, (-1, *shape))
+        rows = edge.queries(rows) if edge is not None and folds else rows
+    else:
+        head_minor = head_minor and edge is None
+        order = (1, 0) if head_minor else (0, 0)  # dimensions of a weight (H, D, C) that change places
+
+        def joined(parameters):
+            rows = torch.stack([x.unflatten(0, shape).transpose(*order) for x in parameters])
+            if edge is None or not folds:
+                return rows
+            return torch.cat([rows, torch.einsum("phd...,hdf->phf...", rows, edge.weight)], 2)
+
+        weight = joined([projection.weight for projection in projections])
+        bias = None if projections[0].bias is None else joined([each.bias for each in projections]).flatten()
+        flat = weight.flatten(0, 2)
+        rows = functional.linear(h, flat, bias) if of is None else linear_of_norm(of.rows, of.norm, flat, bias, h)
+        rows = rows.unflatten(1, weight.shape[:3])
+        rows = rows.transpose(2, 3) if head_minor else rows
+    return rows.squeeze(1) if len(projections) == 1 else rows
 
 
 class BiasedMHA(EdgeAttention):
@@ -218,45 +276,40 @@ class BiasedMHA(EdgeAttention):
         attended = attend_all(qkv, attn_bias, attn_mask, self.attn_bias_type == "mul", dropout_p)
         return self.out_proj(attended.flatten(2))
 
-    def _along_edges(self, graph, feat, attn_bias=None, *, of: Normed | None = None) -> Tensor:
-        """Compute the call on a graph. ``of`` says what ``feat`` was made of, so that backward need not keep it."""
+    def _along_edges(
+        self, graph, feat, attn_bias=None, *, of: Normed | None = None, edge: EdgeTerm | None = None
+    ) -> Tensor:
+        """Compute the call on a graph. ``of`` says what ``feat`` was made of, so that backward need not keep it.
+
+        ``edge`` is added to keys and values.
+        """
         self._check(feat, attn_bias)
         seeded = begin_pass(self, graph, feat)
 
         def project(h: Tensor, which: str) -> Tensor:
             is_known = of is not None and h is of.normed and is_norm(of.norm) and may_recompute()
             return self._project(
-                h, which, has_head_minor_kernel(self.num_heads, self.head_dim, h), of if is_known else None
+                h, which, has_head_minor_kernel(self.num_heads, self.head_dim, h), of if is_known else None, edge
             )
 
-        return self._output(seeded.view.attend(feat, project, bias=attn_bias, dropout=self._dropout(seeded)))
+        options = {"bias": attn_bias, "dropout": self._dropout(seeded)}
+        if edge is None:
+            return self._output(seeded.view.attend(feat, project, **options))
+        return self._output(edge.folded(seeded.view.attend(feat, project, edge=edge.features, **options)))
 
     def extra_repr(self) -> str:
         return f"feat_size={self.feat_size}, num_heads={self.num_heads}, attn_drop={self.attn_drop}"
 
-    def _project(self, h: Tensor, which: str, head_minor: bool = False, of: Normed | None = None) -> Tensor:
-        """Project rows with one matrix product for all projections, and therefore one in backward.
-
-        With ``of``, ``h`` is its normed rows. Head-minor rows come from the same weights in another order,
-        which costs nothing for each row.
-        """
+    def _project(
+        self,
+        h: Tensor,
+        which: str,
+        head_minor: bool = False,
+        of: Normed | None = None,
+        edge: EdgeTerm | None = None,
+    ) -> Tensor:
         projections = [getattr(self, f"{letter}_proj") for letter in which]
-        shape = self.num_heads, self.head_dim
-        if not all(map(is_plain, projections)):
-            rows = torch.cat([projection(h) for projection in projections], 1).unflatten(1, (-1, *shape))
-        else:
-            order = (1, 0) if head_minor else (0, 0)  # dimensions of a weight (H, D, C) that change places
-
-            def joined(parameters):
-                return torch.stack([x.unflatten(0, shape).transpose(*order) for x in parameters])
-
-            weight = joined([projection.weight for projection in projections])
-            bias = None if projections[0].bias is None else joined([each.bias for each in projections]).flatten()
-            flat = weight.flatten(0, 2)
-            rows = functional.linear(h, flat, bias) if of is None else linear_of_norm(of.rows, of.norm, flat, bias, h)
-            rows = rows.unflatten(1, weight.shape[:3])
-            rows = rows.transpose(2, 3) if head_minor else rows
-        return rows.squeeze(1) if len(which) == 1 else rows
+        return project_heads(h, projections, (self.num_heads, self.head_dim), head_minor, of, edge)
 
     def _output(self, attended: Tensor) -> Tensor:
         """Apply the output projection; where rows are head-minor, its columns take their order."""

@@ -5,9 +5,8 @@ import torch
 from dgl_gt.structure import CSC, csc
 
 from . import dispatch
-from .checks import check_edge, check_scale, check_seed_value, checked_numbers, unpack
+from .checks import check_kind_values, check_q_edge, check_scale, check_seed_value, checked_numbers, unpack
 from .dispatch import differentiable, operator
-from .edge_attention import attend_with_edges
 from .head_minor import result_strides
 from .reference import accumulation_dtype, reference_attention
 
@@ -21,6 +20,7 @@ def sparse_attention(
     score="dot",
     negative_slope=0.2,
     bias=None,
+    bias_of_kind=None,
     edge=None,
     scale=None,
     dropout_p=0.0,
@@ -60,6 +60,9 @@ def sparse_attention(
     bias : torch.Tensor, (E, H), optional
         Term added to dot products, in order of edge id, in the dtype of `q` or of the sums. ``-inf`` removes the edge
         for this head: it gives nothing to any result or gradient, even where its keys or values are NaN.
+    bias_of_kind : tuple of torch.Tensor (K, H) and torch.Tensor (E,), optional
+        In place of `bias`: a table with a row for each kind of edge, and the kind of each edge, uint8, int32 or int64,
+        in order of edge id. The kernels read the table by index, and its gradient stores nothing of size E x H.
     edge : tuple of torch.Tensor (E, F) and torch.Tensor (N_dst, H, F), optional
         Features x of edges, in order of edge id, and ``q_edge``, both in the dtype of `q`; only for dot products. Then
         ``s_e = scale * (q_i . k_j + q_edge_i . x_e) + bias_e``, and a second result is ``out_edge_i = sum_e
@@ -106,112 +109,132 @@ def sparse_attention(
     if not isinstance(graph, CSC):
         graph = csc(graph, q.device, tuple(rows.shape[:1].numel() for rows in (q if k is None else k, q)))
     negative_slope = negative_slope if score == "additive" else None
-    q, k, v, *edge = dispatch.autocast(q, k, v, *(edge or ()))
-    out, lse, *out_edge = _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope, edge)
-    results = (out, *out_edge, lse) if return_lse else (out, *out_edge)
-    return results if len(results) > 1 else out
+    kind = None
+    if bias_of_kind is not None:
+        if bias is not None:
+            raise ValueError("bias and bias_of_kind are both given; leave one of them out")
+        bias, kind = bias_of_kind
+    if edge is None:
+        q, k, v = dispatch.autocast(q, k, v)
+        out, lse = _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope, kind=kind)
+        return (out, lse) if return_lse else out
+    q, k, v, features, q_edge = dispatch.autocast(q, k, v, *edge)
+    q, k, v = unpack(q, k, v, negative_slope is not None)
+    check_q_edge(q, features, q_edge, negative_slope)
+    wide = torch.cat([q, q_edge], 2)
+    out, lse = _attend(graph, wide, k, v, bias, scale, dropout_p, seed, negative_slope, features, kind)
+    results = out.split([q.shape[2], q_edge.shape[2]], 2)
+    return (*results, lse) if return_lse else results
 
 
-def attend_rows(graph, q, kv=None, *, bias=None, dropout=None, negative_slope=None, return_lse=False):
+def attend_rows(graph, q, kv=None, *, bias=None, edge=None, dropout=None, negative_slope=None, return_lse=False):
     """Attend packed rows, as strategies have them: scores are additive where there is a negative slope.
 
-    ``dropout`` is a pair of probability and seed. All else is as for :func:`sparse_attention`.
+    With ``edge``, features (E, F) of edges, queries and results are D + F wide, see ``reference_attention``. ``dropout`` is
+    a pair of probability and seed. All else is as for :func:`sparse_attention`.
     """
     p, seed = dropout or (0.0, None)
-    score = {} if negative_slope is None else {"score": "additive", "negative_slope": negative_slope}
-    return sparse_attention(graph, q, kv, bias=bias, dropout_p=p, seed=seed, return_lse=return_lse, **score)
+    q, kv, edge = dispatch.autocast(q, kv, edge)
+    out, lse = _attend(graph, q, kv, None, bias, None, p, seed, negative_slope, edge)
+    return (out, lse) if return_lse else out
 
 
-def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope, edge=()):
-    """Check the arguments and attend, with the operator where there is a kernel. ``edge`` is empty, or has two tensors."""
+def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope, edge=None, kind=None):
+    """Check the arguments and attend, with the operator where there is a kernel; see ``reference_attention``."""
     rows = unpack(q, k, v, negative_slope is not None)
-    if edge:
-        check_edge(rows[0], *edge, graph.num_edges, negative_slope)
     if isinstance(scale, torch.Tensor):
         check_scale(scale, negative_slope)
         q, k, v = rows = rows[0] * scale.reshape(()), *rows[1:]
-        edge = (edge[0], edge[1] * scale.reshape(())) if edge else ()
         scale = 1.0
-    numbers = checked_numbers(graph, rows, bias, graph.num_edges, scale, dropout_p, seed, negative_slope)
-    lacks_kernel = bool(edge) and q.device.type == "cuda"
+    terms = {"edge": edge, "kind": kind}
+    numbers = checked_numbers(graph, rows, bias, graph.num_edges, scale, dropout_p, seed, negative_slope, **terms)
+    lacks_kernel = q.device.type == "cuda" and (edge is not None or kind is not None)
     if lacks_kernel and not torch.compiler.is_compiling():
-        dispatch.warn_slow("the kernels for CUDA devices do not read features of edges yet")
+        dispatch.warn_slow("the kernels for CUDA devices do not read features or kinds of edges yet")
     if lacks_kernel or not dispatch.has_kernel(q.device.type):
         if not torch.compiler.is_compiling():  # which cannot read values
             check_seed_value(numbers[2])
-        return reference_attention(graph, *rows, bias, *numbers, tuple(edge) or None)
-    dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias, *edge)
+            check_kind_values(kind, bias)
+        return reference_attention(graph, *rows, bias, *numbers, **terms)
+    dispatch.refuse_forward_mode("sparse_attention", q, k, v, bias, edge)
     scale, dropout_p, seed, negative_slope = numbers
-    if edge:
-        return attend_with_edges(graph, rows, bias, edge, scale, dropout_p, seed)
     fields = (graph.indptr, graph.indices, graph.edge_ids, graph.global_edge_ids, graph.rev_indptr)
     rest = graph.rev_dst, graph.rev_position, seed, graph.head_offset, scale, dropout_p, negative_slope
-    return _attend_edges(q, k, v, bias, *fields, *rest)
+    return _attend_edges(q, k, v, bias, edge, kind, *fields, *rest)
 
 
 _ARGUMENTS = (
-    "Tensor q, Tensor? k, Tensor? v, Tensor? bias, Tensor indptr, Tensor indices, Tensor? edge_ids, "
-    "Tensor? global_edge_ids, Tensor rev_indptr, Tensor rev_dst, Tensor rev_position, Tensor? seed, SymInt head_offset, "
-    "float scale, float dropout_p, float? negative_slope"
+    "Tensor q, Tensor? k, Tensor? v, Tensor? bias, Tensor? edge, Tensor? kind, Tensor indptr, Tensor indices, "
+    "Tensor? edge_ids, Tensor? global_edge_ids, Tensor rev_indptr, Tensor rev_dst, Tensor rev_position, Tensor? seed, "
+    "SymInt head_offset, float scale, float dropout_p, float? negative_slope"
 )
 
 
 @operator(f"sparse_attention({_ARGUMENTS}) -> (Tensor, Tensor)")
-def _attention(q, *rest):
-    return dispatch.backend(q.device.type).forward(*_of_kernel(q, *rest))
+def _attention(*arguments):
+    rows, terms = _of_kernel(*arguments)
+    return dispatch.backend(rows[1].device.type).forward(*rows, **terms)
 
 
-def _of_kernel(q, k, v, bias, *rest):
+def _of_kernel(q, k, v, bias, edge, kind, *rest):
     """The arguments of a kernel, from those of the operators."""
     *arrays, seed, head_offset, scale, dropout_p, negative_slope = rest
     check_seed_value(seed)
+    check_kind_values(kind, bias)
     q, k, v = unpack(q, k, v, negative_slope is not None)
     structure = CSC(*arrays[:4], k.shape[0], head_offset, *arrays[4:])
-    return structure, q, k, v, bias, scale, dropout_p, seed, negative_slope
+    rows = structure, q, k, v, bias, scale, dropout_p, seed
+    return (*rows, negative_slope), {"edge": edge, "kind": kind}
 
 
-def _new_empty(rows, additive):
+def _new_empty(rows, is_dense):
     """Return a stand-in for a result, or for the gradient of ``rows``, in the layout that the kernels give it."""
-    return rows.new_empty(rows.shape) if additive else rows.new_empty_strided(rows.shape, result_strides(rows))
+    return rows.new_empty(rows.shape) if is_dense else rows.new_empty_strided(rows.shape, result_strides(rows))
 
 
 @torch.library.register_fake(_attention)
-def _attention_fake(q, k, v, *rest):
-    q, _, v = unpack(q, k, v, rest[-1] is not None)
-    out = q.new_empty(len(q), *v.shape[1:]) if rest[-1] is not None else _new_empty(q, False)
+def _attention_fake(q, k, v, bias, edge, *rest):
+    negative_slope = rest[-1]
+    q, _, v = unpack(q, k, v, negative_slope is not None)
+    out = q.new_empty(len(q), *v.shape[1:]) if negative_slope is not None else _new_empty(q, edge is not None)
     return out, q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype))
 
 
 # An operator cannot return None: where a gradient is not wanted, an empty tensor takes its place.
 @operator(
     f"sparse_attention_backward(Tensor grad_out, Tensor grad_lse, Tensor out, Tensor lse, {_ARGUMENTS}, "
-    "bool needs_q, bool needs_kv, bool needs_bias) -> (Tensor, Tensor, Tensor, Tensor)"
+    "bool needs_q, bool needs_kv, bool needs_bias, bool needs_edge) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 def _attention_backward(grad_out, grad_lse, out, lse, *rest):
-    *arguments, needs_q, needs_kv, needs_bias = rest
-    q, k, v, bias = arguments[:4]
-    needs, additive = _needed(k, v, needs_q, needs_kv, needs_bias), arguments[-1] is not None
+    *arguments, needs_q, needs_kv, needs_bias, needs_edge = rest
+    q, k, v, bias, edge = arguments[:5]
+    needs, additive = _needed(k, v, needs_q, needs_kv), arguments[-1] is not None
     grads = [dispatch.empty_like(x, additive) if needed else q.new_empty(0) for x, needed in zip((q, k, v), needs)]
-    grads.append(torch.empty_like(bias) if needs_bias else q.new_empty(0))
-    *packed, of_bias = [grad if needed else None for grad, needed in zip(grads, needs)]
+    of_bias, of_edge = [
+        torch.empty_like(x) if needed else None for x, needed in ((bias, needs_bias), (edge, needs_edge))
+    ]
+    packed = [grad if needed else None for grad, needed in zip(grads, needs)]
     is_packed = needs_q if k is None else needs_kv and v is None
     written = (*(unpack(*packed, additive) if is_packed else packed), of_bias)
-    structure, q, k, v, bias, scale, dropout_p, seed, slope = _of_kernel(*arguments)
+    (structure, q, k, v, bias, scale, dropout_p, seed, slope), terms = _of_kernel(*arguments)
     backend = dispatch.backend(q.device.type)
-    backend.backward(structure, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, written, slope)
-    return tuple(grads)
+    rows = grad_out, grad_lse, out, lse, q, k, v, bias
+    backend.backward(structure, *rows, scale, dropout_p, seed, (*written, of_edge), slope, **terms)
+    return *grads, *(q.new_empty(0) if grad is None else grad for grad in (of_bias, of_edge))
 
 
-def _needed(k, v, needs_q, needs_kv, needs_bias):
-    """Return whether each of the four gradients is wanted, and is a tensor of its own."""
-    return needs_q, needs_kv and k is not None, needs_kv and v is not None, needs_bias
+def _needed(k, v, needs_q, needs_kv):
+    """Return whether each gradient of rows is wanted, and is a tensor of its own."""
+    return needs_q, needs_kv and k is not None, needs_kv and v is not None
 
 
 @torch.library.register_fake(_attention_backward)
-def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, *rest):
-    *needs, needs_bias = _needed(k, v, *rest[-3:])
-    grads = [_new_empty(x, rest[-4] is not None) if needed else q.new_empty(0) for x, needed in zip((q, k, v), needs)]
-    return *grads, torch.empty_like(bias) if needs_bias else q.new_empty(0)
+def _attention_backward_fake(grad_out, grad_lse, out, lse, q, k, v, bias, edge, *rest):
+    *_, negative_slope, needs_q, needs_kv, needs_bias, needs_edge = rest
+    needs = _needed(k, v, needs_q, needs_kv)
+    rows = [_new_empty(x, negative_slope is not None) if needed else None for x, needed in zip((q, k, v), needs)]
+    rows += [torch.empty_like(x) if needed else None for x, needed in ((bias, needs_bias), (edge, needs_edge))]
+    return tuple(q.new_empty(0) if x is None else x for x in rows)
 
 
 def _save(ctx, inputs, output):
@@ -221,10 +244,10 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad_out, grad_lse):
-    needs_q, needs_k, needs_v, needs_bias = needs = ctx.needs_input_grad[:4]
-    needs_kv = needs_k or needs_v
-    grads = _gradients(grad_out, grad_lse, *ctx.saved_tensors, *ctx.numbers, needs_q, needs_kv, needs_bias)
-    others = (None,) * 12
+    needs_q, needs_k, needs_v, needs_bias, needs_edge = needs = ctx.needs_input_grad[:5]
+    wanted = needs_q, needs_k or needs_v, needs_bias, needs_edge
+    grads = _gradients(grad_out, grad_lse, *ctx.saved_tensors, *ctx.numbers, *wanted)
+    others = (None,) * 13
     return *(grad if needed else None for grad, needed in zip(grads, needs)), *others
 
 

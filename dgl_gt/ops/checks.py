@@ -8,6 +8,7 @@ import torch
 from .reference import MAX_HEADS, accumulation_dtype
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+KIND_DTYPES = (torch.uint8, torch.int32, torch.int64)
 
 
 def unpack(q, k, v, additive=False):
@@ -32,13 +33,20 @@ def unpack(q, k, v, additive=False):
     return packed.unbind(1) if k is None else (q, *packed.unbind(1))
 
 
-def checked_numbers(graph, rows, bias, num_edges, scale, dropout_p, seed, negative_slope):
+def checked_numbers(graph, rows, bias, num_edges, scale, dropout_p, seed, negative_slope, edge=None, kind=None):
     """Check all arguments of attention on a CSC; return the last four as kernels take them.
 
-    ``rows`` are q, k and v, and the bias has ``num_edges`` rows. With a negative slope, scores are additive. A scale of
-    None becomes ``1 / sqrt(D)``, and the seed a tensor () int64 on the CPU, or None without dropout.
+    ``rows`` are q, k and v, and the bias and the features ``edge`` have ``num_edges`` rows; with features, q is as wide
+    as a key and they together. With a negative slope, scores are additive. A scale of None becomes ``1 / sqrt(D)``, and
+    the seed a tensor () int64 on the CPU, or None without dropout.
     """
+    if edge is not None:
+        _check_edge(rows[0], edge, num_edges)
+        rows = rows[0][..., : rows[0].shape[-1] - edge.shape[1]], *rows[1:]
     _check_shapes(graph, *rows, negative_slope is not None)
+    if kind is not None:
+        _check_kind(kind, bias, num_edges, rows[0])
+        num_edges = len(bias)
     _check_kinds(graph, *rows, bias, num_edges)
     if negative_slope is not None:
         if bias is not None:
@@ -108,23 +116,53 @@ def _check_kinds(graph, q, k, v, bias, num_edges):
             )
 
 
-def check_edge(q, features, q_edge, num_edges, negative_slope):
-    """Check features of edges, and q_edge."""
+def check_q_edge(q, features, q_edge, negative_slope):
+    """Check what is multiplied with features of edges."""
     if negative_slope is not None:
         raise ValueError("edge is given with additive scores, which take none; leave it out")
+    shape = (*q.shape[:2], *features.shape[1:])
+    if q_edge.shape != shape or q_edge.dtype != q.dtype or q_edge.device != q.device:
+        raise ValueError(
+            f"edge[1] has shape {tuple(q_edge.shape)} and is {q_edge.dtype} on {q_edge.device}; allowed: (N_dst, H, F) = "
+            f"{shape}, {q.dtype} on {q.device}, as q"
+        )
+
+
+def _check_edge(q, features, num_edges):
     if features.dim() != 2 or len(features) != num_edges or features.shape[1] == 0:
         raise ValueError(
-            f"edge[0] has shape {tuple(features.shape)}; allowed: (E, F), with rows in the order of edge ids, E = {num_edges}, and "
-            "F at least 1"
+            f"edge[0] has shape {tuple(features.shape)}; allowed: (E, F), with rows in the order of edge ids, E = "
+            f"{num_edges}, and F at least 1"
         )
-    shape = (*q.shape[:2], features.shape[1])
-    if q_edge.shape != shape:
-        raise ValueError(f"edge[1] has shape {tuple(q_edge.shape)}; allowed: (N_dst, H, F) = {shape}")
-    for name, tensor in (("edge[0]", features), ("edge[1]", q_edge)):
-        if tensor.dtype != q.dtype or tensor.device != q.device:
-            raise ValueError(
-                f"{name} is {tensor.dtype} on {tensor.device}; allowed: the dtype and device of q, {q.dtype} on {q.device}"
-            )
+    if features.dtype != q.dtype or features.device != q.device:
+        raise ValueError(
+            f"edge[0] is {features.dtype} on {features.device}; allowed: the dtype and device of q, {q.dtype} on {q.device}"
+        )
+
+
+def _check_kind(kind, table, num_edges, q):
+    if table is None or table.dim() != 2 or table.shape[1] != q.shape[1] or len(table) == 0:
+        raise ValueError(
+            f"bias_of_kind[0] has shape {None if table is None else tuple(table.shape)}; allowed: (K, H), a row for each "
+            f"kind, with H = {q.shape[1]} and K at least 1"
+        )
+    if kind.shape != (num_edges,) or kind.dtype not in KIND_DTYPES or kind.device != q.device:
+        raise ValueError(
+            f"bias_of_kind[1] has shape {tuple(kind.shape)} and is {kind.dtype} on {kind.device}; allowed: (E,) = "
+            f"({num_edges},), in the order of edge ids, {', '.join(map(str, KIND_DTYPES))}, on {q.device}"
+        )
+
+
+def check_kind_values(kind, table):
+    """Raise ``ValueError`` unless all kinds, if there are any, are rows of the table; for operators, as it reads values."""
+    if kind is None or not len(kind):
+        return
+    lowest, highest = (int(each) for each in kind.aminmax())
+    if lowest < 0 or highest >= len(table):
+        raise ValueError(
+            f"bias_of_kind[1] holds {lowest if lowest < 0 else highest}; allowed: 0 to {len(table) - 1}, the rows of "
+            "bias_of_kind[0]"
+        )
 
 
 def is_finite_number(value):

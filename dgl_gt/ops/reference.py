@@ -14,15 +14,17 @@ _MIX_2 = 0x94D049BB133111EB - 2**64
 MAX_HEADS = 2**16
 
 
-def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None, edge=None):
+def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None, edge=None, kind=None):
     """Attend with gather and scatter; gradients by autograd, through all results.
 
     q is (N_dst, H, D), k and v (N_src, H, D), the bias (E, H) or None; ``-inf`` in it removes an edge. With a negative
     slope, scores are additive: q is (N_dst, H), k is (N_src, H), and the scale is not used. Returns ``out`` (N_dst, H,
     D), the sum over in-edges of dropped, normalised weights times values, and ``lse`` (N_dst, H), the log-sum-exp of the
-    scores before dropout, in the dtype of sums. A row without edges has zeros and ``-inf``. With ``edge``, features (E, F)
-    in the order of edge ids and q_edge (N_dst, H, F), q_edge . x is added to each dot product, and a third result is
-    ``out_edge`` (N_dst, H, F), the sum of the same weights times features.
+    scores before dropout, in the dtype of sums. A row without edges has zeros and ``-inf``.
+
+    With ``edge``, features (E, F) in the order of edge ids, which all heads share, an edge's key and value are those of
+    its source and then its features: q and ``out`` are (N_dst, H, D + F). With ``kind`` (E,), in the same order, the bias
+    is a table (K, H), and ``kind`` says which row of it an edge has.
     """
     dtype = accumulation_dtype(q.dtype)
     num_dst, num_heads = q.shape[:2]
@@ -30,21 +32,17 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slo
     dst = torch.repeat_interleave(torch.arange(num_dst, device=q.device), csc.indptr.diff(), output_size=csc.num_edges)
     queries, keys, values = q.to(dtype)[dst], k.to(dtype)[src], v.to(dtype)[src]
     if edge is not None:
-        features = (edge[0] if csc.edge_ids is None else edge[0][csc.edge_ids]).to(dtype).unsqueeze(1)
-        edge_queries = edge[1].to(dtype)[dst]
+        features = (edge if csc.edge_ids is None else edge[csc.edge_ids]).to(dtype)
+        features = features.unsqueeze(1).expand(-1, num_heads, -1)
+        keys, values = torch.cat([keys, features], 2), torch.cat([values, features], 2)
     if bias is not None:
+        bias = bias if kind is None else bias[kind.long()]
         bias = (bias if csc.edge_ids is None else bias[csc.edge_ids]).to(dtype)
         removed = bias == -torch.inf  # such an edge gives nothing, forward or backward, even where its rows hold a NaN
         queries, keys, values = (x.masked_fill(removed.unsqueeze(-1), 0.0) for x in (queries, keys, values))
-        if edge is not None:
-            features = features.expand(-1, num_heads, -1).masked_fill(removed.unsqueeze(-1), 0.0)
-            edge_queries = edge_queries.masked_fill(removed.unsqueeze(-1), 0.0)
         bias = bias.masked_fill(removed, -torch.inf)
     if negative_slope is None:
-        products = (queries * keys).sum(-1)
-        if edge is not None:
-            products = products + (edge_queries * features).sum(-1)
-        scores = products * scale
+        scores = (queries * keys).sum(-1) * scale
     else:
         scores = torch.nn.functional.leaky_relu(queries + keys, negative_slope)
     if bias is not None:
@@ -63,13 +61,9 @@ def reference_attention(csc, q, k, v, bias, scale, dropout_p, seed, negative_slo
     weights = weights / total[dst]
     if dropout_p > 0:
         weights = weights * dropout_keep(csc, num_heads, dropout_p, seed).to(dtype) / (1 - dropout_p)
-    out = torch.zeros(num_dst, *v.shape[1:], dtype=dtype, device=q.device)
+    out = torch.zeros(num_dst, *values.shape[1:], dtype=dtype, device=q.device)
     out = out.index_add(0, dst, weights.unsqueeze(-1) * values)
-    if edge is None:
-        return out.to(q.dtype), lse
-    out_edge = torch.zeros(num_dst, num_heads, edge[0].shape[1], dtype=dtype, device=q.device)
-    out_edge = out_edge.index_add(0, dst, weights.unsqueeze(-1) * features)
-    return out.to(q.dtype), lse, out_edge.to(q.dtype)
+    return out.to(q.dtype), lse
 
 
 def dropout_keep(csc, num_heads, dropout_p, seed):

@@ -47,18 +47,20 @@ class AttentionSettings:
         return dispatch.empty_like(rows, self.is_additive)
 
 
-def prepare(csc: CSC, q, kv, bias=None, dropout=None, negative_slope=None):
-    """Cast the rows of a piece for autocast and check them, as ``sparse_attention`` does; return q, kv and the settings.
+def prepare(csc: CSC, q, kv, bias=None, dropout=None, negative_slope=None, edge=None):
+    """Cast the rows of a piece for autocast and check them, as ``sparse_attention`` does.
 
-    q is (N_dst, H, D) and kv (N_src, 2, H, D), or q is (N, 3, H, D) and kv is None. With a negative slope, they are
-    packed as additive scores need it. The bias is (E, H) with the edges of all pieces, and ``dropout`` a pair of
-    probability and seed.
+    Returns q, kv, the features of edges and the settings. q is (N_dst, H, D) and kv (N_src, 2, H, D), or q is (N, 3, H,
+    D) and kv is None. With a negative slope, they are packed as additive scores need it. The bias (E, H) and the features
+    (E, F), with which q is (N_dst, H, D + F), have the edges of all pieces, and ``dropout`` is a pair of probability and
+    seed.
     """
-    q, kv = dispatch.autocast(q, kv)
+    q, kv, edge = dispatch.autocast(q, kv, edge)
     p, seed = dropout or (0.0, None)
     rows = unpack(q, kv, None, negative_slope is not None)
-    num_edges = 0 if bias is None else len(bias)
-    return q, kv, AttentionSettings(*checked_numbers(csc, rows, bias, num_edges, None, p, seed, negative_slope))
+    num_edges = next((len(each) for each in (bias, edge) if each is not None), 0)
+    numbers = checked_numbers(csc, rows, bias, num_edges, None, p, seed, negative_slope, edge)
+    return q, kv, edge, AttentionSettings(*numbers)
 
 
 @torch.inference_mode(False)  # strategies keep the pieces, and training needs them, too
@@ -89,21 +91,21 @@ def _announced(csc: CSC, settings: AttentionSettings, v, passes: float):
     return edge_range(csc.num_edges, csc.num_dst, csc.num_src, heads, head_dim, v.element_size(), passes)
 
 
-def forward(csc: CSC, settings: AttentionSettings, q, k, v, bias=None):
-    """Return ``out`` and ``lse`` of one piece, without a gradient. ``bias`` has the rows of all pieces."""
+def forward(csc: CSC, settings: AttentionSettings, q, k, v, bias=None, edge=None):
+    """Return ``out`` and ``lse`` of one piece, without a gradient. ``bias`` and ``edge`` have the rows of all pieces."""
     rest = settings.scale, settings.dropout_p, settings.seed, settings.negative_slope
     if dispatch.has_kernel(q.device.type):
         with _announced(csc, settings, v, passes=1):
-            return dispatch.backend(q.device.type).forward(csc, q, k, v, bias, *rest)
+            return dispatch.backend(q.device.type).forward(csc, q, k, v, bias, *rest, edge)
     with torch.no_grad():
-        return reference_attention(csc, q, k, v, bias, *rest)
+        return reference_attention(csc, q, k, v, bias, *rest, edge)
 
 
-def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse, q, k, v, bias, grads) -> None:
+def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse, q, k, v, bias, edge, grads) -> None:
     """Write one piece's share of the gradients, from the final ``out`` and ``lse`` and their gradients.
 
-    ``grads`` are tensors, or None, for the gradients of q, k, v and bias, as for ``dgl_gt.ops.cpu.backward``. Rows of
-    the bias that belong to other pieces are not touched.
+    ``grads`` are tensors, or None, for the gradients of q, k, v, bias and edge, as for ``dgl_gt.ops.cpu.backward``. Rows
+    of the last two that belong to other pieces are not touched.
     """
     rest = settings.scale, settings.dropout_p, settings.seed
     if dispatch.has_kernel(q.device.type):
@@ -111,12 +113,13 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
         passes = (grads[0] is not None) + (grads[1] is not None)
         with _announced(csc, settings, v, passes):
             dispatch.backend(q.device.type).backward(
-                csc, grad_out, grad_lse, out, lse, *rows, *rest, grads, settings.negative_slope
+                csc, grad_out, grad_lse, out, lse, *rows, *rest, grads, settings.negative_slope, edge
             )
         return
     with torch.enable_grad():
-        inputs = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, bias)]
-        part, part_lse = reference_attention(csc, *inputs, **vars(settings))
+        inputs = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, bias, edge)]
+        *rows, features = inputs
+        part, part_lse = reference_attention(csc, *rows, *rest, settings.negative_slope, features)
     # Through the merge: d lse / d lse_p is the piece's weight w_p, and out = sum_p w_p out_p.
     weight = torch.exp(part_lse - torch.where(lse == -torch.inf, 0.0, lse)).detach()
     grad_part_lse = weight * ((grad_out * (part.detach() - out)).sum(-1) + grad_lse)
@@ -124,7 +127,7 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
     upstream = ((weight.unsqueeze(-1) * grad_out).to(part.dtype), grad_part_lse)
     made = torch.autograd.grad((part, part_lse), [x for x, _ in wanted], upstream, allow_unused=True)
     for (_, grad), value in zip(wanted, made):
-        if grad is grads[3]:
+        if grad is grads[3] or grad is grads[4]:
             grad[csc.edge_ids] = value[csc.edge_ids]
         else:
             grad.copy_(value)
@@ -144,62 +147,69 @@ class TwoPieceAttention:
         self.settings = None
         self.second_gradients = None  # what the backward pass of the second piece leaves for that of the first
 
-    def attend_first(self, q, kv=None, bias=None):
+    def attend_first(self, q, kv=None, bias=None, edge=None):
         """Attend the first piece: q and kv, or q with keys and values as well, as :func:`prepare` takes them."""
-        q, kv, self.settings = prepare(self.pieces[0], q, kv, bias, *self._options)
-        return _First.apply(q, kv, bias, self)
+        q, kv, edge, self.settings = prepare(self.pieces[0], q, kv, bias, *self._options, edge)
+        return _First.apply(q, kv, bias, edge, self)
 
-    def attend_second(self, first, q, kv, bias=None):
+    def attend_second(self, first, q, kv, bias=None, edge=None):
         """Attend the second, with its own kv; return ``out`` (N_dst, H, D) and ``lse`` (N_dst, H) of both."""
-        q, kv = dispatch.autocast(q, kv)
-        return _Second.apply(q.detach(), kv, bias, *first, self)
+        q, kv, edge = dispatch.autocast(q, kv, edge)
+        return _Second.apply(q.detach(), kv, bias, edge, *first, self)
+
+
+def empty_gradients(ctx, bias, edge, first: int):
+    """Return tensors of zeros for the gradients of what edges have, or None; ``first`` is the bias's number in ctx."""
+    wanted = ctx.needs_input_grad[first : first + 2]
+    return tuple(torch.zeros_like(x) if needed else None for x, needed in zip((bias, edge), wanted))
 
 
 class _First(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, kv, bias, both):
-        ctx.save_for_backward(q, kv, bias)
+    def forward(ctx, q, kv, bias, edge, both):
+        ctx.save_for_backward(q, kv, bias, edge)
         ctx.both = both
-        out, lse = forward(both.pieces[0], both.settings, *both.settings.unpack(q, kv), bias)
+        out, lse = forward(both.pieces[0], both.settings, *both.settings.unpack(q, kv), bias, edge)
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_out, _):
-        (q, kv, bias), both = ctx.saved_tensors, ctx.both
+        (q, kv, bias, edge), both = ctx.saved_tensors, ctx.both
         (out, lse, grad_lse, grad_q), both.second_gradients = both.second_gradients, None
         grads = [None if x is None else both.settings.empty_like(x) for x in (q, kv)]
-        grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
-        written = (*both.settings.unpack(*grads), grad_bias)
+        of_edges = empty_gradients(ctx, bias, edge, 2)
+        written = (*both.settings.unpack(*grads), *of_edges)
         rows = both.settings.unpack(q, kv)
-        backward(both.pieces[0], both.settings, grad_out, grad_lse, out, lse, *rows, bias, written)
+        backward(both.pieces[0], both.settings, grad_out, grad_lse, out, lse, *rows, bias, edge, written)
         written[0].add_(grad_q)
-        return *grads, grad_bias, None
+        return *grads, *of_edges, None
 
 
 class _Second(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, kv, bias, out, lse, both):
-        part, part_lse = forward(both.pieces[1], both.settings, *_rows(both.settings, q, kv), bias)
+    def forward(ctx, q, kv, bias, edge, out, lse, both):
+        part, part_lse = forward(both.pieces[1], both.settings, *_rows(both.settings, q, kv), bias, edge)
         # An offset of the scores changes the weights of a piece as a whole.
         merge_into(out, lse, part, part_lse + both.score_offset)
         ctx.mark_dirty(out)
-        ctx.save_for_backward(q, kv, bias, out, lse)
+        ctx.save_for_backward(q, kv, bias, edge, out, lse)
         ctx.both = both
         return out, lse.clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_out, grad_lse):
-        (q, kv, bias, out, lse), both = ctx.saved_tensors, ctx.both
+        (q, kv, bias, edge, out, lse), both = ctx.saved_tensors, ctx.both
         rows = _rows(both.settings, q, kv)
         grad_q, grad_kv = both.settings.empty_like(rows[0]), both.settings.empty_like(kv)
-        grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
-        written = (*both.settings.unpack(grad_q, grad_kv), grad_bias)
-        backward(both.pieces[1], both.settings, grad_out, grad_lse, out, lse - both.score_offset, *rows, bias, written)
+        of_edges = empty_gradients(ctx, bias, edge, 2)
+        written = (*both.settings.unpack(grad_q, grad_kv), *of_edges)
+        lse_of_piece = lse - both.score_offset
+        backward(both.pieces[1], both.settings, grad_out, grad_lse, out, lse_of_piece, *rows, bias, edge, written)
         both.second_gradients = out, lse, grad_lse, grad_q  # autograd itself passes grad_out to the first piece
-        return None, grad_kv, grad_bias, grad_out, None, None
+        return None, grad_kv, *of_edges, grad_out, None, None
 
 
 def _rows(settings: AttentionSettings, q, kv):

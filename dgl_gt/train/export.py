@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange.any_graph import as_view
-from dgl_gt.exchange.view import View
+from dgl_gt.exchange.view import View, project_own
 from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.nn import apply_activation_checkpoint, apply_precision
 from dgl_gt.nn.traits import traits_of
@@ -151,13 +151,19 @@ class _Edges(View):
     def add_ends(self, of_dst: Tensor, of_src: Tensor) -> Tensor:
         return of_dst[self.destination] + of_src[self.source]
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> Tensor:
-        rows = project(h, "qkv").contiguous()
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> Tensor:
+        own, kv = project_own(project, h, edge)
+        rows = own.contiguous()
         if negative_slope is None:
-            q, k, v = rows.unbind(1)
-            scores = (q[self.destination] * k[self.source]).sum(-1) * q.shape[-1] ** -0.5
+            q, k, v = rows.unbind(1) if kv is None else (rows, *kv.unbind(1))
+            keys, values = k[self.source], v[self.source]
+            if edge is not None:
+                features = edge.unsqueeze(1).expand(-1, k.shape[1], -1)
+                keys, values = torch.cat([keys, features], 2), torch.cat([values, features], 2)
+            scores = (q[self.destination] * keys).sum(-1) * k.shape[-1] ** -0.5
         else:
             v, k, q = rows[..., :-2], rows[..., -2], rows[..., -1]
+            values = v[self.source]
             scores = functional.leaky_relu(q[self.destination] + k[self.source], negative_slope)
         scores = scores if bias is None else scores + bias
         none = torch.zeros_like(v[..., 0])
@@ -165,8 +171,9 @@ class _Edges(View):
         top = (none - torch.inf).scatter_reduce(0, ends, scores, "amax")
         weights = torch.exp(scores - top[self.destination])
         weights = weights / none.scatter_add(0, ends, weights)[self.destination]
-        messages = weights.unsqueeze(-1) * v[self.source]
-        return torch.zeros_like(v).scatter_add(0, self._ends_of(messages), messages)
+        messages = weights.unsqueeze(-1) * values
+        none = torch.zeros_like(q if edge is not None else v)
+        return none.scatter_add(0, self._ends_of(messages), messages)
 
     def _ends_of(self, values: Tensor) -> Tensor:
         """The row to which each number of edges' values (E, ...) belongs."""

@@ -147,10 +147,12 @@ def test_opcheck(packing):
     rows = [None if each is None else each.detach().requires_grad_() for each in (q, k, v)]
     fields = (csc.indptr, csc.indices, csc.edge_ids, csc.global_edge_ids, csc.rev_indptr, csc.rev_dst, csc.rev_position)
     arguments = (*fields, torch.tensor(3), 0, 1.0, 0.3, SLOPE)
-    torch.library.opcheck(torch.ops.dgl_gt.sparse_attention, (*rows, None, *arguments))
-    out, lse = torch.ops.dgl_gt.sparse_attention(*rows, None, *arguments)
+    torch.library.opcheck(torch.ops.dgl_gt.sparse_attention, (*rows, *[None] * 3, *arguments))
+    out, lse = torch.ops.dgl_gt.sparse_attention(*rows, *[None] * 3, *arguments)
     tensors = [None if each is None else each.detach() for each in (out, lse, out, lse, *rows)]  # lse of a row is -inf
-    torch.library.opcheck(torch.ops.dgl_gt.sparse_attention_backward, (*tensors, None, *arguments, True, True, False))
+    torch.library.opcheck(
+        torch.ops.dgl_gt.sparse_attention_backward, (*tensors, *[None] * 3, *arguments, True, True, False, False)
+    )
 
 
 def test_weights_make_the_result():

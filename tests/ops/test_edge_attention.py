@@ -31,9 +31,9 @@ def results(function, case, width, dtype):
     leaves, (q, k, v, bias, edge) = drawn(case, width, dtype)
     csc = draw_csc(case)
     if function is reference_attention:
-        out, lse, out_edge = reference_attention(
-            csc, q, k, v, bias, case.width**-0.5, case.dropout_p, SEED, None, tuple(edge)
-        )
+        wide = torch.cat([q, edge[1]], 2)
+        out, lse = reference_attention(csc, wide, k, v, bias, case.width**-0.5, case.dropout_p, SEED, None, edge[0])
+        out, out_edge = out.split([case.width, width], 2)
     else:
         options = dict(bias=bias, edge=edge, dropout_p=case.dropout_p, seed=SEED, return_lse=True)
         out, out_edge, lse = sparse_attention(csc, q, k, v, **options)
@@ -91,8 +91,8 @@ def test_operators_and_compile():
     _, (q, k, v, bias, edge) = drawn(case, 5, torch.float64)
     csc = draw_csc(case)
     fields = (csc.indptr, csc.indices, csc.edge_ids, csc.global_edge_ids, csc.rev_indptr, csc.rev_dst, csc.rev_position)
-    arguments = (q, k, v, bias, *edge, *fields, torch.tensor(3), 0, 0.5, 0.3)
-    torch.library.opcheck(torch.ops.dgl_gt.sparse_attention_edges, arguments)
+    wide, numbers = torch.cat([q, edge[1]], 2).detach().requires_grad_(), (torch.tensor(3), 0, 0.5, 0.3, None)
+    torch.library.opcheck(torch.ops.dgl_gt.sparse_attention, (wide, k, v, bias, edge[0], None, *fields, *numbers))
 
     def attend(q, k, v):
         return sparse_attention(csc, q, k, v, bias=bias, edge=edge, dropout_p=0.3, seed=3)

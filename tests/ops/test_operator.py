@@ -60,14 +60,14 @@ def test_opcheck(case, packing):
     bias = None if bias is None else bias.detach().T.contiguous().T.requires_grad_()  # gradients keep its strides
     fields = (csc.indptr, csc.indices, csc.edge_ids, csc.global_edge_ids, csc.rev_indptr, csc.rev_dst, csc.rev_position)
     numbers = (torch.tensor(3) if case.dropout_p else None, csc.head_offset, 0.5, case.dropout_p, None)
-    torch.library.opcheck(torch.ops.dgl_gt.sparse_attention, (q, k, v, bias, *fields, *numbers))
+    torch.library.opcheck(torch.ops.dgl_gt.sparse_attention, (q, k, v, bias, None, None, *fields, *numbers))
 
-    out, lse = torch.ops.dgl_gt.sparse_attention(q, k, v, bias, *fields, *numbers)
+    out, lse = torch.ops.dgl_gt.sparse_attention(q, k, v, bias, None, None, *fields, *numbers)
     tensors = [None if tensor is None else tensor.detach() for tensor in (out, lse, out, lse, q, k, v, bias)]
     for needs in [(True, True, case.bias), (True, False, False), (False, True, False)]:
         if packing == "qkv" and not (needs[0] and needs[1]):
             continue  # one tensor: its gradient is wanted or not
-        arguments = (*tensors, *fields, *numbers, *needs)
+        arguments = (*tensors, None, None, *fields, *numbers, *needs, False)
         torch.library.opcheck(torch.ops.dgl_gt.sparse_attention_backward, arguments)
 
 

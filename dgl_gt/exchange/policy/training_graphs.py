@@ -20,6 +20,7 @@ from dgl_gt.exchange.mirror import Mirror
 from dgl_gt.exchange.shard import Shard
 from dgl_gt.exchange.shard_view import ShardView
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.exchange.view import project_own
 from dgl_gt.ops.attention import attend_rows
 from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.ops.reference import random_lanes
@@ -200,12 +201,11 @@ class IsolatedPart(ShardView):
     def _held(self, rows: torch.Tensor) -> torch.Tensor:
         return rows  # both ends of each edge are here
 
-    def attend(self, h, project, *, bias=None, dropout=None, negative_slope=None) -> torch.Tensor:
+    def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
         """See :meth:`dgl_gt.exchange.view.View.attend`; here ``h`` has a row for each master and mirror."""
-        h = self.check_inputs(h, bias)
-        return attend_rows(
-            self.shard.csc(), project(h, "qkv"), bias=bias, dropout=dropout, negative_slope=negative_slope
-        )
+        h = self.check_inputs(h, bias, edge)
+        options = {"bias": bias, "edge": edge, "dropout": dropout, "negative_slope": negative_slope}
+        return attend_rows(self.shard.csc(), *project_own(project, h, edge), **options)
 
 
 @torch.inference_mode(False)

@@ -15,12 +15,14 @@ class _Array(ctypes.Structure):
 
 
 _ARRAYS = ("q", "k", "v", "bias", "out", "lse", "grad_out", "grad_lse", "stats")
-_GRADIENTS = ("grad_q", "grad_k", "grad_v", "grad_bias")
-_OF_EDGES = ("edge", "q_edge", "out_edge", "grad_out_edge", "grad_edge", "grad_q_edge")
+_GRADIENTS = ("grad_q", "grad_k", "grad_v", "grad_bias", "grad_edge")
+_OF_EDGES = ("edge", "q_edge", "out_edge", "grad_out_edge", "grad_q_edge")
+_WIDE = ("q", "out", "grad_out", "grad_q")  # with features of edges, the last F columns are an array of their own
 _INDEX_ARRAYS = ("indptr", "indices", "edge_ids", "global_edge_ids", "rev_indptr", "rev_dst", "rev_position")
-_SIZES = ("num_dst", "num_src", "num_heads", "head_dim", "edge_dim", "head_offset")
+_SIZES = ("num_dst", "num_src", "num_heads", "head_dim", "edge_dim", "head_offset", "num_kinds", "num_tables")
 _FACTORS = ("scale", "keep_scale", "negative_slope")
 _FLAGS = ("storage", "bias_storage", "is_int64", "is_backward", "is_head_minor", "is_additive", "path", "num_threads")
+_TABLES = 64  # tables in which gradients of a bias by kind are summed
 _EDGES_PER_ROW = 40  # edges per row from which copying rows to the head-minor layout pays
 _STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
@@ -30,7 +32,7 @@ class _Problem(ctypes.Structure):
 
     _fields_ = [
         *((name, _Array) for name in (*_ARRAYS, *_GRADIENTS, *_OF_EDGES)),
-        *((name, ctypes.c_void_p) for name in _INDEX_ARRAYS),
+        *((name, ctypes.c_void_p) for name in (*_INDEX_ARRAYS, "kind")),
         *((name, ctypes.c_int64) for name in _SIZES),
         *((name, ctypes.c_double) for name in _FACTORS),
         *((name, ctypes.c_uint64) for name in ("seed", "drop_threshold")),
@@ -108,54 +110,65 @@ def _address(tensor):
     return None if tensor is None else tensor.data_ptr()
 
 
-def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None, edge=None):
+def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None, edge=None, kind=None):
     """Run the forward kernel; arguments and results are those of ``reference_attention``, without gradients."""
     additive = negative_slope is not None
     minor = not additive and edge is None and gathers_head_minor(csc, q, k, v)
+    if additive:
+        out = empty((len(q), *v.shape[1:]), q.dtype)
+    else:
+        out = empty(q.shape, q.dtype, result_strides(q) if edge is None else None)
     arrays = {
         "q": q if additive else _read_once(q, minor),
         "k": k if additive else _gathered(k, minor),
         "v": _gathered(v, minor),
         "bias": bias,
-        "out": empty((len(q), *v.shape[1:]), q.dtype, None if additive else result_strides(q)),
+        "edge": edge,
+        "out": out,
         "lse": q.new_empty(q.shape[:2], dtype=accumulation_dtype(q.dtype)),
     }
-    if edge is not None:
-        arrays |= {"edge": readable(edge[0]), "q_edge": readable(edge[1]), "out_edge": empty(edge[1].shape, q.dtype)}
-        arrays["out"] = empty(q.shape, q.dtype)
-    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor))
-    results = arrays["out"], arrays["lse"]
-    return results if edge is None else (*results, arrays["out_edge"])
+    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor, kind))
+    return out, arrays["lse"]
 
 
 def backward(
-    csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None, edge=None
-):
+    csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None, edge=None,
+    kind=None,
+):  # fmt: skip
     """Run the backward kernels on the arguments and results of :func:`forward` and the gradients of the results.
 
-    ``grads`` are tensors that receive the gradients of q, k, v and bias, each with its input's shape and dtype, and
-    with any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
-    With edge features, ``edge`` holds those and q_edge, the result out_edge and its gradient, and the tensors for the
-    gradients of the first two.
+    ``grads`` are tensors that receive the gradients of q, k, v, bias and edge, each with its input's shape and dtype,
+    and with any strides of rows and heads. A gradient that is None is not computed; k and v have both gradients or none.
     """
     additive = negative_slope is not None
     minor = not additive and edge is None and gathers_head_minor(csc, q, k, v)
+    of_bias = grads[3]
+    if of_bias is not None and kind is not None:  # tables of so many ranges of rows, which the kernel adds up in order
+        tables = max(1, min(_TABLES, len(kind) // (8 * len(bias))))
+        grads = (*grads[:3], lse.new_zeros(tables, *bias.shape), *grads[4:])
+    # the code for features writes heads whose numbers are neighbours
+    written = [
+        x if edge is None or x is None or x.dim() < 3 or x.stride(2) == 1 else x.new_empty(x.shape) for x in grads
+    ]
     arrays = {
         "q": q if additive else _gathered(q, minor),
         "k": k if additive else _gathered(k, minor),
         "v": _gathered(v, minor),
         "grad_out": _gathered(grad_out, minor),
-        **dict(zip(_GRADIENTS, grads, strict=True)),
+        **dict(zip(_GRADIENTS, written, strict=True)),
         "out": _read_once(out, minor),
         "bias": bias,
+        "edge": edge,
         "lse": lse,
         "grad_lse": grad_lse,
         "stats": lse.new_empty(lse.shape[0], 2, lse.shape[1]),
     }
-    if edge is not None:
-        *read, grad_edge, grad_q_edge = edge
-        arrays |= dict(zip(_OF_EDGES, (*map(readable, read), grad_edge, grad_q_edge), strict=True))
-    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor))
+    library().dgl_gt_run(_problem(csc, arrays, scale, dropout_p, seed, negative_slope, minor, kind))
+    for to, found in zip(grads, written, strict=True):
+        if found is not to:
+            to.copy_(found)
+    if of_bias is not None and kind is not None:
+        of_bias.copy_(grads[3][0])
 
 
 def gathers_head_minor(csc, q, k, v):
@@ -179,14 +192,23 @@ def _read_once(tensor, minor):
     return readable(tensor)
 
 
-def _problem(csc, arrays, scale, dropout_p, seed, negative_slope, is_head_minor):
+def _problem(csc, arrays, scale, dropout_p, seed, negative_slope, is_head_minor, kind):
+    kind = None if kind is None else kind.to(torch.int32).contiguous()
+    if arrays["edge"] is not None:
+        arrays["edge"] = readable(arrays["edge"])
+        columns = arrays["v"].shape[2]
+        for name in _WIDE:
+            if arrays.get(name) is not None:
+                arrays[f"{name}_edge"], arrays[name] = arrays[name][..., columns:], arrays[name][..., :columns]
     problem = _Problem(
         num_dst=csc.num_dst,
         num_src=csc.num_src,
         num_heads=arrays["q"].shape[1],
         head_dim=arrays["v"].shape[2],
-        edge_dim=arrays["edge"].shape[1] if "edge" in arrays else 0,
+        edge_dim=0 if arrays["edge"] is None else arrays["edge"].shape[1],
         head_offset=csc.head_offset,
+        num_kinds=0 if kind is None else len(arrays["bias"]),
+        num_tables=0 if kind is None or arrays.get("grad_bias") is None else len(arrays["grad_bias"]),
         scale=scale,
         keep_scale=1 / (1 - dropout_p),
         negative_slope=0.0 if negative_slope is None else negative_slope,
@@ -203,9 +225,11 @@ def _problem(csc, arrays, scale, dropout_p, seed, negative_slope, is_head_minor)
     )
     for name, tensor in arrays.items():
         if tensor is not None:
+            tensor = tensor[0] if problem.num_tables and name == "grad_bias" else tensor
             head_stride = 0 if name in ("edge", "grad_edge") else tensor.stride(1)  # all heads share them
             setattr(problem, name, _Array(tensor.data_ptr(), tensor.stride(0), head_stride))
     for name in _INDEX_ARRAYS:
         setattr(problem, name, _address(getattr(csc, name)))
-    problem.keep_alive = arrays  # keeps casts and copies alive as long as their addresses are in use
+    problem.kind = _address(kind)
+    problem.keep_alive = arrays, kind  # keeps casts and copies alive as long as their addresses are in use
     return ctypes.byref(problem)

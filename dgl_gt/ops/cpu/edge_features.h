@@ -19,7 +19,7 @@ struct EdgeFeatures {
 
     static INLINE Block rows_of(const Problem& p, const Block& block) {
         Block rows = block;
-        for (int64_t lane = 0; lane < rows.padded; ++lane) rows.numbers[lane] = bias_row(p, rows.positions[lane]);
+        for (int64_t lane = 0; lane < rows.padded; ++lane) rows.numbers[lane] = edge_id(p, rows.positions[lane]);
         return rows;
     }
 

@@ -25,7 +25,12 @@ struct Block {
 
 // ---- bias -----------------------------------------------------------------------------------------------------------
 
-INLINE int64_t bias_row(const Problem& p, int64_t position) { return p.edge_ids ? p.edge_ids[position] : position; }
+INLINE int64_t edge_id(const Problem& p, int64_t position) { return p.edge_ids ? p.edge_ids[position] : position; }
+
+INLINE int64_t bias_row(const Problem& p, int64_t position) {
+    const int64_t id = edge_id(p, position);
+    return p.kind ? p.kind[id] : id;
+}
 
 template <typename S>
 INLINE Sum<S> bias_of(const Problem& p, int64_t row, int64_t head) {
@@ -76,7 +81,8 @@ NOINLINE void write_grad_bias(const Problem& p, const Block& block, const Sum<S>
         const int64_t row = bias_row(p, block.positions[lane]);
         for (int64_t h = 0; h < heads; ++h) {
             const Sum<S> gradient = scores[h * head_stride + lane * lane_stride];
-            if (p.bias_storage == p.storage) narrow<S>(at<S>(p.grad_bias, row, h), gradient);
+            if (p.kind) *at<Sum<S>>(p.grad_bias, row, h) += gradient;
+            else if (p.bias_storage == p.storage) narrow<S>(at<S>(p.grad_bias, row, h), gradient);
             else *at<Sum<S>>(p.grad_bias, row, h) = gradient;
         }
     }

@@ -36,15 +36,15 @@ int64_t boundary(const int64_t* indptr, int64_t rows, double share) {
     return low;
 }
 
-// Runs work(begin, end) over ranges of rows with about equal numbers of edges.
+// Runs work(range, begin, end) over ranges of rows with about equal numbers of edges, `most` of them or fewer.
 template <typename Work>
-void over_rows(const int64_t* indptr, int64_t rows, int num_threads, Work work) {
-    const int64_t chunks = std::max<int64_t>(1, (indptr[rows] + rows) / kChunkEdges);
+void over_rows(const int64_t* indptr, int64_t rows, int num_threads, int64_t most, Work work) {
+    const int64_t chunks = std::min(most, std::max<int64_t>(1, (indptr[rows] + rows) / kChunkEdges));
 #pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads)
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         const int64_t begin = chunk == 0 ? 0 : boundary(indptr, rows, double(chunk) / chunks);
         const int64_t end = chunk + 1 == chunks ? rows : boundary(indptr, rows, double(chunk + 1) / chunks);
-        work(begin, end);
+        work(chunk, begin, end);
     }
 }
 
@@ -59,7 +59,23 @@ struct Piece {
     int64_t row, begin, end;
 };
 
-void run_pass(const Problem& p, const Pass& pass, const int64_t* indptr, int64_t rows) {
+// The problem of one of several ranges, which adds to its own table of gradients, where there are tables.
+Problem with_table(const Problem& p, int64_t range) {
+    Problem own = p;
+    const int64_t bytes = p.storage == kFloat64 ? 8 : 4;
+    if (p.num_tables) own.grad_bias.data = static_cast<char*>(p.grad_bias.data) + range * p.num_kinds * p.num_heads * bytes;
+    return own;
+}
+
+// Adds the tables of all ranges to the first.
+template <typename T>
+void add_tables(const Problem& p) {
+    T* first = static_cast<T*>(p.grad_bias.data);
+    const int64_t numbers = p.num_kinds * p.num_heads;
+    for (int64_t i = numbers; i < p.num_tables * numbers; ++i) first[i % numbers] += first[i];
+}
+
+void run_pass(const Problem& p, const Pass& pass, const int64_t* indptr, int64_t rows, int64_t tables = 0) {
     const int64_t state_bytes = (pass.state_bytes + 63) & ~int64_t(63);
     const int64_t scratch_bytes = (pass.scratch_bytes + 63) & ~int64_t(63);
     std::vector<Piece> pieces;
@@ -67,13 +83,17 @@ void run_pass(const Problem& p, const Pass& pass, const int64_t* indptr, int64_t
         if (indptr[row + 1] - indptr[row] > kPieceEdges)
             for (int64_t begin = indptr[row]; begin < indptr[row + 1]; begin += kPieceEdges)
                 pieces.push_back({row, begin, std::min(begin + kPieceEdges, indptr[row + 1])});
-    Buffer states(int64_t(pieces.size()) * state_bytes);
+    const int64_t count = pieces.size(), ranges = tables ? std::min(tables, count) : count;
+    Buffer states(count * state_bytes);
 #pragma omp parallel num_threads(p.num_threads)
     {
         Buffer scratch(scratch_bytes);
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < int64_t(pieces.size()); ++i)
-            pass.part(p, pieces[i].row, pieces[i].begin, pieces[i].end, scratch.data(), states.data() + i * state_bytes);
+        for (int64_t range = 0; range < ranges; ++range) {
+            const Problem own = with_table(p, range);
+            for (int64_t i = range * count / ranges; i < (range + 1) * count / ranges; ++i)
+                pass.part(own, pieces[i].row, pieces[i].begin, pieces[i].end, scratch.data(), states.data() + i * state_bytes);
+        }
     }
     for (size_t i = 0; i < pieces.size();) {
         char* state = states.data() + i * state_bytes;
@@ -82,12 +102,13 @@ void run_pass(const Problem& p, const Pass& pass, const int64_t* indptr, int64_t
             pass.merge(p, state, states.data() + i * state_bytes);
         pass.finish(p, row, state);
     }
-    over_rows(indptr, rows, p.num_threads, [&](int64_t begin, int64_t end) {
-        Buffer own(scratch_bytes + state_bytes);
-        char *scratch = own.data(), *state = scratch + scratch_bytes;
+    over_rows(indptr, rows, p.num_threads, tables ? tables : rows + 1, [&](int64_t range, int64_t begin, int64_t end) {
+        const Problem own = with_table(p, range);
+        Buffer buffer(scratch_bytes + state_bytes);
+        char *scratch = buffer.data(), *state = scratch + scratch_bytes;
         for (int64_t row = begin; row < end; ++row) {
             if (indptr[row + 1] - indptr[row] > kPieceEdges) continue;
-            pass.part(p, row, indptr[row], indptr[row + 1], scratch, state);
+            pass.part(own, row, indptr[row], indptr[row + 1], scratch, state);
             pass.finish(p, row, state);
         }
     });
@@ -172,9 +193,11 @@ EXPORT void dgl_gt_run(const Problem* problem) {
     const Problem& p = *problem;
     const Passes passes = functions_of(p.path).passes(p);
     if (!p.is_backward) return run_pass(p, passes.forward, p.indptr, p.num_dst);
-    over_rows(p.indptr, p.num_dst, p.num_threads, [&](int64_t begin, int64_t end) {
+    over_rows(p.indptr, p.num_dst, p.num_threads, p.num_dst + 1, [&](int64_t, int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) passes.stats(p, row);
     });
-    if (p.grad_q.data || p.grad_bias.data || p.grad_q_edge.data || p.grad_edge.data) run_pass(p, passes.query, p.indptr, p.num_dst);
+    if (p.grad_q.data || p.grad_bias.data || p.grad_q_edge.data || p.grad_edge.data)
+        run_pass(p, passes.query, p.indptr, p.num_dst, p.num_tables);
+    if (p.num_tables) p.storage == kFloat64 ? add_tables<double>(p) : add_tables<float>(p);
     if (p.grad_k.data) run_pass(p, passes.key_value, p.rev_indptr, p.num_src);
 }

@@ -30,17 +30,19 @@ struct Problem {
     // q, k, v, out and their gradients have the storage type. They are (rows, H, D), but with additive scores q and k are
     // (rows, H). lse, grad_lse and stats have the type of sums; bias and its gradient have either type. stats
     // (N_dst, 2, H) is scratch memory of the backward passes.
-    Array q, k, v, bias, out, lse, grad_out, grad_lse, stats, grad_q, grad_k, grad_v, grad_bias;
+    Array q, k, v, bias, out, lse, grad_out, grad_lse, stats, grad_q, grad_k, grad_v, grad_bias, grad_edge;
     // With edge features: edge (E, F), which all heads share, and its gradient, with a head_stride of 0; the others are
     // (N_dst, H, F). All have the storage type.
-    Array edge, q_edge, out_edge, grad_out_edge, grad_edge, grad_q_edge;
+    Array edge, q_edge, out_edge, grad_out_edge, grad_q_edge;
     const int64_t* indptr;
     const void* indices;
     const int64_t *edge_ids, *global_edge_ids;
     const int64_t* rev_indptr;
     const void* rev_dst;
     const int64_t* rev_position;
-    int64_t num_dst, num_src, num_heads, head_dim, edge_dim, head_offset;
+    const int32_t* kind;  // of each edge, by its id: a row of the bias, which then has num_kinds rows
+    // Its gradient is summed in num_tables arrays (num_kinds, H) of the type of sums, which follow one another.
+    int64_t num_dst, num_src, num_heads, head_dim, edge_dim, head_offset, num_kinds, num_tables;
     double scale, keep_scale, negative_slope;
     uint64_t seed, drop_threshold;
     int32_t storage, bias_storage, is_int64, is_backward, is_head_minor, is_additive, path, num_threads;

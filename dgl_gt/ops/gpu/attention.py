@@ -168,17 +168,34 @@ def _gradients(
         )
 
 
-def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None):
+def forward(csc, q, k, v, bias, scale, dropout_p, seed, negative_slope=None, edge=None, kind=None):
     """Run the forward kernels; arguments and results are those of ``reference_attention``."""
     q, k, setting = _read(q, k, scale, negative_slope)
     return passes.forward(_forward, csc, q, k, readable(v), bias, setting, dropout_p, seed)
 
 
-def backward(csc, grad_out, grad_lse, out, lse, q, k, v, bias, scale, dropout_p, seed, grads, negative_slope=None):
+def backward(
+    csc,
+    grad_out,
+    grad_lse,
+    out,
+    lse,
+    q,
+    k,
+    v,
+    bias,
+    scale,
+    dropout_p,
+    seed,
+    grads,
+    negative_slope=None,
+    edge=None,
+    kind=None,
+):
     """Run the backward kernels; arguments are those of ``cpu.backward``."""
     q, k, setting = _read(q, k, scale, negative_slope)
     grad_out, out, v = (readable(tensor) for tensor in (grad_out, out, v))
-    passes.backward(_gradients, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads)
+    passes.backward(_gradients, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads[:4])
 
 
 def _read(q, k, scale, negative_slope):
