@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from .errors import InputError, whole_number
 from .graph import Graph, as_array, from_edges, named_arrays
 from .schema import Schema, relation
+
+
+class Union(NamedTuple):
+    """The graph of all types: edges by ids of all nodes, and data under names with their type."""
+
+    src: np.ndarray  # int32 or int64, (E,)
+    dst: np.ndarray
+    schema: Schema
+    node_data: dict[str, np.ndarray]
+    edge_data: dict[str, np.ndarray]
 
 
 def from_relations(num_nodes, edges, node_data=None, edge_data=None, name="graph") -> Graph:
@@ -46,19 +57,28 @@ def from_relations(num_nodes, edges, node_data=None, edge_data=None, name="graph
     >>> graph.schema.relations
     (Relation(source='user', name='rates', destination='item'),)
     """
+    src, dst, schema, of_nodes, of_edges = union_of(num_nodes, edges, node_data, edge_data, name)
+    return from_edges(src, dst, int(schema.node_ptr[-1]), of_nodes, of_edges, name, schema)
+
+
+def union_of(num_nodes, edges, node_data=None, edge_data=None, name="graph") -> Union:
+    """Return the edges of all relations as those of one graph; the arguments are those of :func:`from_relations`."""
     counts = {each: whole_number(f"{name}: num_nodes of {each!r}", count, 0) for each, count in num_nodes.items()}
     ends = {relation(key): tuple(as_array(part, f"{name}: {key}") for part in pair) for key, pair in edges.items()}
     if len(ends) < len(edges):
         raise InputError(f"{name}: two relations have the same name; rename one of {', '.join(map(str, ends))}")
     schema = Schema(counts, {each: len(src) for each, (src, _) in ends.items()})
     begins = dict(zip(counts, schema.node_ptr.tolist()))
-    pieces = []
-    for each, (src, dst) in ends.items():
-        _check_ends(f"{name}: {each}", src, dst, counts[each.source], counts[each.destination])
-        pieces.append((src.astype(np.int64) + begins[each.source], dst.astype(np.int64) + begins[each.destination]))
-    src, dst = (np.concatenate([np.zeros(0, np.int64), *(pair[side] for pair in pieces)]) for side in (0, 1))
+    dtype = np.int32 if schema.node_ptr[-1] < 2**31 else np.int64
+    src, dst = (np.empty(schema.edge_ptr[-1], dtype) for _ in range(2))
+    for each, at, to in zip(ends, schema.edge_ptr, schema.edge_ptr[1:]):
+        pair = ends[each]
+        _check_ends(f"{name}: {each}", pair[0], pair[1], counts[each.source], counts[each.destination])
+        for whole, part, end in zip((src, dst), pair, (each.source, each.destination)):
+            whole[at:to] = part
+            whole[at:to] += dtype(begins[end])
     data = _by_type(node_data, f"{name}: node data", str), _by_type(edge_data, f"{name}: edge data", relation)
-    return from_edges(src, dst, int(schema.node_ptr[-1]), *data, name, schema)
+    return Union(src, dst, schema, *data)
 
 
 def _check_ends(what: str, src: np.ndarray, dst: np.ndarray, sources: int, destinations: int) -> None:

@@ -116,6 +116,12 @@ class COOGraph:
         return (int(min(low for low, _ in found)), int(max(high for _, high in found))) if found else (0, -1)
 
 
+def nodes_alone(num_nodes: int, node_data: dict[str, np.ndarray], name: str, node_names=None) -> COOGraph:
+    """The nodes of one type as a graph without edges."""
+    none = np.zeros(0, np.int32)
+    return COOGraph(none, none, num_nodes, node_data, name=name, node_names=node_names)
+
+
 def to_graph(coo: COOGraph) -> Graph:
     """Build the Graph; raise :class:`InputError` if the edges or the columns cannot be used."""
     node_data, edge_data = (_standard_by_type(each, coo) for each in (coo.node_data, coo.edge_data))
