@@ -17,6 +17,7 @@ from dgl_gt.partition.transforms.added_edges import check_fill, with_added_edges
 from dgl_gt.partition.transforms.node_split import SPLIT_IDS
 
 from .coo import COOGraph, to_graph
+from .folders import meta_of_types
 from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
 from .numpy_file import read_npy_node_data, read_npz_node_data
@@ -239,7 +240,8 @@ def _open_all(source, options: SourceOptions) -> tuple[Graph | COOGraph, list[No
     are_tables = names_tables(source, options.ends)
     if options.ends is not None and not are_tables:
         raise InputError(f"ends (--ends) name columns of a table, and {source} is none; leave them out")
-    if options.fill_missing is not None and not are_tables and options.node_table is None:
+    is_typed = isinstance(source, (str, os.PathLike)) and meta_of_types(source) is not None
+    if options.fill_missing is not None and not (are_tables or is_typed or options.node_table is not None):
         raise InputError("fill_missing (--fill-missing) is for tables, and there is none; leave it out")
     if not are_tables and options.node_table is None:
         return open_graph(source, options), _read_node_data(options)

@@ -20,7 +20,7 @@ from . import sample
 from .coo import COOGraph
 from .dgl_chunks import read_dgl_chunks
 from .edge_list import read_edge_list
-from .folders import metadata_of_chunks, raw_folder
+from .folders import meta_of_types, metadata_of_chunks, raw_folder
 from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
 from .matrix_archive import read_matrix_archive
 from .metis_file import read_metis
@@ -114,6 +114,10 @@ def _open_file(path: Path, options: SourceOptions) -> COOGraph:
         return read_dgl_chunks(metadata)
     if (raw := raw_folder(path)) is not None:
         return read_ogb_folder(raw)
+    if (meta := meta_of_types(path)) is not None:
+        from .typed_tables import read_typed_tables
+
+        return read_typed_tables(meta, options)
     kind = file_kind(path)
     if kind not in _KINDS:
         looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
