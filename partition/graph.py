@@ -14,7 +14,7 @@ from dgl_gt.partition.system.mapped_arrays import is_mapped, release_pages
 from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .errors import INSTALL_DGL, InputError, first_line, import_optional, whole_number
-from .schema import Schema, columns_by_type
+from .schema import Relation, Schema, columns_by_type
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
 LINK_SETS = ("train", "val", "test", "val_neg", "test_neg")
@@ -35,11 +35,15 @@ class Links:
     own_negatives : bool
         Whether each link of validation and test is ranked among negatives of its own. These lie next to each other, as
         many for each link, in the order of the links.
+    relation : Relation or None
+        The relation that the links are of, in a typed graph: all pairs, also those that are no links, have ends of its
+        types.
     """
 
     pairs: dict[str, np.ndarray]
     is_undirected: bool
     own_negatives: bool = False
+    relation: Relation | None = None
 
 
 @dataclass(frozen=True, repr=False)
