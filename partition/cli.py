@@ -233,7 +233,8 @@ def _links(record: dict) -> str:
     """How many links are in each set, and how many pairs that are none."""
     pairs, each = record["pairs"], "pairs" if record["is_undirected"] else "directed pairs"
     sets = ", ".join(f"{pairs[name]:,} for {name}" for name in ("train", "val", "test"))
-    return f"{sets} ({each}); no links: {pairs['val_neg']:,} for val, {pairs['test_neg']:,} for test"
+    of = f" of {','.join(record['relation'])}" if record["relation"] else ""
+    return f"{sets} ({each}{of}); no links: {pairs['val_neg']:,} for val, {pairs['test_neg']:,} for test"
 
 
 _SEARCHES = {"all orders": "trying all orders", "swaps": "swapping pairs"}

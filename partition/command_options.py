@@ -192,6 +192,8 @@ def _add_graph(group) -> None:
         help="for link prediction, take the links of validation and test out of the graph: shares of training, validation and test "
         "(0.8,0.1,0.1), masks (edge data val_mask and test_mask), or an .npz file with val_edge and test_edge",
     )
+    text = "relation of a typed graph whose links --link-split splits, such as user,rates,item"
+    group.add_argument("--relation", metavar="S,R,D", help=text)
     group.add_argument(
         "--expander",
         type=int,

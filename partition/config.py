@@ -37,6 +37,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
     expander: int | None = None
     virtual_nodes: int | None = None
     link_split: str | None = None
+    relation: str | None = None
     like: object = None
     move: float | None = None
     assignment_only: bool = False
@@ -65,6 +66,10 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
         check_transforms(None, **self.transforms)
         parse_encodings(self.encode)  # raises unless it names encodings
         self._check_like()
+        if self.relation is not None and self.link_split is None:
+            raise InputError(
+                f"relation (--relation) is {self.relation!r}, but no links are split; add link_split (--link-split), or leave it out"
+            )
         if self.link_split is not None:
             check_split(self.link_split)
             if self.memory is not None:

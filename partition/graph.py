@@ -14,7 +14,7 @@ from dgl_gt.partition.system.mapped_arrays import is_mapped, release_pages
 from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .errors import INSTALL_DGL, InputError, first_line, import_optional, whole_number
-from .schema import Schema, columns_by_type
+from .schema import Relation, Schema, columns_by_type
 
 SPLIT_MASKS = ("train_mask", "val_mask", "test_mask")
 LINK_SETS = ("train", "val", "test", "val_neg", "test_neg")
@@ -35,11 +35,15 @@ class Links:
     own_negatives : bool
         Whether each link of validation and test is ranked among negatives of its own. These lie next to each other, as
         many for each link, in the order of the links.
+    relation : Relation or None
+        The relation that the links are of, in a typed graph: all pairs, also those that are no links, have ends of its
+        types.
     """
 
     pairs: dict[str, np.ndarray]
     is_undirected: bool
     own_negatives: bool = False
+    relation: Relation | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,22 +170,20 @@ class Graph:
         def native(value: np.ndarray):  # tensors support neither foreign byte order nor read-only memory
             return torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
 
-        if (schema := self.schema) is not None:
-            begins = torch.from_numpy(schema.node_ptr)[torch.from_numpy(schema.ends)]
-            pairs = zip(schema.relations, schema.edge_ptr, schema.edge_ptr[1:], begins)
-            edges = {tuple(each): (src[i:j] - at[0], dst[i:j] - at[1]) for each, i, j, at in pairs}
-            made = dgl.heterograph(edges, num_nodes_dict=dict(schema.nodes))
-        else:
+        if (schema := self.schema) is None:
             made = dgl.graph((src, dst), num_nodes=self.num_nodes)
+            for columns, data in ((made.ndata, self.node_data), (made.edata, self.edge_data)):
+                columns.update({key: native(value) for key, value in data.items()})
+            return made
+        begins = torch.from_numpy(schema.node_ptr)[torch.from_numpy(schema.ends)]
+        pairs = zip(schema.relations, schema.edge_ptr, schema.edge_ptr[1:], begins)
+        edges = {tuple(each): (src[i:j] - at[0], dst[i:j] - at[1]) for each, i, j, at in pairs}
+        made = dgl.heterograph(edges, num_nodes_dict=dict(schema.nodes))
         for columns_of, data in ((made.nodes, self.node_data), (made.edges, self.edge_data)):
-            for key, value in data.items():
-                of_type, slash, name = key.partition("/")
-                if self.schema is None:
-                    columns_of[(made.ntypes if columns_of is made.nodes else made.canonical_etypes)[0]].data[key] = (
-                        native(value)
-                    )
-                elif slash:
-                    columns_of[tuple(of_type.split(",")) if "," in of_type else of_type].data[name] = native(value)
+            for of_type, columns in columns_by_type(data).items():
+                if of_type:
+                    key = tuple(of_type.split(",")) if "," in of_type else of_type
+                    columns_of[key].data.update({name: native(value) for name, value in columns.items()})
         return made
 
 

@@ -12,7 +12,7 @@ from dgl_gt.partition.cuts.attempts import best_assignment
 from dgl_gt.partition.cuts.balance import Balance, make_balance
 from dgl_gt.partition.cuts.local_search import refine
 from dgl_gt.partition.cuts.permutation import check_parts, count_assignment
-from dgl_gt.partition.shards.counts import user_node_count
+from dgl_gt.partition.shards.counts import read_schema, user_node_count
 from dgl_gt.partition.shards.files import ShardReader, read_node_names, verify
 from dgl_gt.partition.shards.manifest import read_manifest
 
@@ -81,12 +81,45 @@ def _old_owner(graph: Graph, config: PartitionConfig, manifest: dict) -> np.ndar
         ids = shards.structure(part, "node_ids")["node_ids"][: shards.rows(part)[0]]
         owner[ids[ids < len(owner)]] = part  # virtual nodes have the last numbers
     before = np.full(graph.num_nodes, -1, np.int32)
-    if names is None and graph.node_names is None:
-        count = min(len(owner), _user_nodes(graph))
-        before[:count] = owner[:count]
+    for old, new in _same_types(graph, config, manifest, len(owner)):
+        ids = [None if each is None else each[rows] for each, rows in ((names, old), (graph.node_names, new))]
+        before[new] = _matched(graph, config, owner[old], new.stop - new.start, *ids)
+    return before
+
+
+def _same_types(graph: Graph, config: PartitionConfig, manifest: dict, old_nodes: int) -> list[tuple[slice, slice]]:
+    """The nodes of each type in the old shards, and in the graph."""
+    old, new = read_schema(manifest), graph.schema
+    if (old is None) != (new is None):
+        which = graph.name if old is None else config.like
+        raise InputError(
+            f"{which} has node types, and {graph.name if old is not None else config.like} has one type alone; like (--like) takes "
+            "an earlier state of the same graph"
+        )
+    if old is None or new is None:
+        return [(slice(0, old_nodes), slice(0, _user_nodes(graph)))]
+    return [
+        (old.rows_of("node", f"{each}/"), new.rows_of("node", f"{each}/")) for each in new.nodes if each in old.nodes
+    ]
+
+
+def _matched(
+    graph: Graph,
+    config: PartitionConfig,
+    owner: np.ndarray,
+    count: int,
+    names: np.ndarray | None,
+    new_names: np.ndarray | None,
+) -> np.ndarray:
+    """The old part of each of some nodes, -1 for a new one; ``owner`` and ``names`` are of the old nodes."""
+    before = np.full(count, -1, np.int32)
+    if names is None and new_names is None:
+        before[: len(owner)] = owner[:count]
         return before
-    old, new = (np.arange(len(owner)) if names is None else names), graph.node_names
-    new = np.arange(_user_nodes(graph)) if new is None else new
+    old = np.arange(len(owner)) if names is None else names
+    new = np.arange(count) if new_names is None else new_names
+    if not len(old) or not len(new):
+        return before
     if (old.dtype.kind == "U") != (new.dtype.kind == "U"):
         raise InputError(
             f"{graph.name} has {_kind(new)} as ids, such as {new[0]!s:.40}, and like (--like) {config.like} has {_kind(old)}, such "
@@ -96,7 +129,7 @@ def _old_owner(graph: Graph, config: PartitionConfig, manifest: dict) -> np.ndar
         old, new = old.astype(np.str_), new.astype(np.str_)
     order = np.argsort(old)
     at = order[np.minimum(np.searchsorted(old, new, sorter=order), len(old) - 1)]
-    before[: len(new)] = np.where(old[at] == new, owner[at], -1)
+    before[:] = np.where(old[at] == new, owner[at], -1)
     return before
 
 

@@ -95,7 +95,7 @@ def measure_source(source: Graph | COOGraph, config: PartitionConfig) -> SourceS
     encode = config.encodings
     features = config.random_features or _row_width(source.node_data.get("feat"))
     sizes = encoding_needs.Sizes(nodes, edges, neighbours, features, new_edges, nodes * (config.expander or 0))
-    node_bytes, edge_bytes = (_row_bytes(data) for data in (source.node_data, source.edge_data))
+    node_bytes, edge_bytes = (_row_bytes(source, kind) for kind in ("node", "edge"))
     new_bytes = 4 * (config.random_features or 0) + encoding_needs.row_bytes(encode, features) + virtual
     copied = bool(new_edges or config.undirected or config.self_loops)  # edge data that are extended
     new_edge_bytes = encoding_needs.edge_bytes(encode) + (1 if new_edges else 0) + (1 if config.reverse_kind else 0)
@@ -236,9 +236,9 @@ def check_memory_bound(
 
 def check_disk_space(graph, out, method: str) -> None:
     """Raise :class:`InputError` if the disk of ``out`` has less room than the shards of a graph need at least."""
-    edge_bytes = _row_bytes(graph.edge_data) + 8 + _index_bytes(graph.num_nodes, graph.num_edges)
+    edge_bytes = _row_bytes(graph, "edge") + 8 + _index_bytes(graph.num_nodes, graph.num_edges)
     edge_bytes += 12 if method == "streaming" else 0
-    check_room(out, graph.num_nodes * (_row_bytes(graph.node_data) + 8) + graph.num_edges * edge_bytes)
+    check_room(out, graph.num_nodes * (_row_bytes(graph, "node") + 8) + graph.num_edges * edge_bytes)
 
 
 def _index_bytes(num_nodes: int, num_edges: int) -> int:
@@ -250,7 +250,11 @@ def _in_mib(count_bytes: int) -> str:
     return f"{-(-count_bytes // (1 << 20))} MiB"
 
 
-def _row_bytes(data: dict[str, np.ndarray]) -> int:
+def _row_bytes(source: Graph | COOGraph, kind: str) -> int:
+    """Bytes of node data or edge data for each node or edge; in a typed graph, on average over all types."""
+    data, rows = (source.node_data, source.num_nodes) if kind == "node" else (source.edge_data, source.num_edges)
+    if source.schema is not None:
+        return -(-sum(value.nbytes for value in data.values()) // max(1, rows or 0))
     return sum(value.dtype.itemsize * _row_width(value) for value in data.values())
 
 

@@ -86,6 +86,7 @@ def partition(
     expander: int | None = None,
     virtual_nodes: int | None = None,
     link_split: str | None = None,
+    relation: str | None = None,
     like=None,
     move: float | None = None,
     assignment_only: bool = False,
@@ -150,6 +151,9 @@ def partition(
         file with ``val_edge`` and ``test_edge``, whole numbers (2, n), and perhaps ``train_edge``, ``val_neg`` and
         ``test_neg``, which are (2, n), or (n, K, 2) where each link has negatives of its own. This comes after self-loops
         and reverse edges, and before all else that is computed. By default a data set's own split is taken, if it has one.
+    relation : str, optional
+        Of a typed graph, the relation whose links ``link_split`` splits, such as "user,rates,item". The relation with its
+        reverse edges loses the links of validation and test, too, and pairs that are no links have ends of its types.
     like : path, optional
         Shards of an edge cut of an earlier state of this graph: nodes with the same id stay in their parts, and new ones
         go where most of their neighbours are. ``notes`` say how far the predicted step is from that of a fresh cut.
@@ -207,7 +211,7 @@ def partition(
             graph = build_graph(graph, config)
             if config.link_split is not None or graph.link_split is not None:
                 progress("splitting the links")
-                graph = split_links(graph, config.link_split, config.seed)
+                graph = split_links(graph, config.link_split, config.seed, config.relation)
             isolated = graph.count_isolated()
             graph = transformed(graph, **config.transforms, seed=config.seed)
             graph = add_encodings(graph, config.encodings, seed=config.seed, progress=progress)

@@ -1,14 +1,51 @@
-"""A typed graph from its relations."""
+"""A typed graph from its relations, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from .errors import InputError, whole_number
-from .graph import Graph, as_array, from_edges, named_arrays
-from .schema import Schema, relation
+from .graph import SPLIT_MASKS, Graph, as_array, from_edges, named_arrays
+from .schema import Relation, Schema, columns_by_type, relation
+
+
+class Edges(NamedTuple):
+    """The edges of one relation, by numbers of nodes within their types, and their data."""
+
+    src: np.ndarray  # integers, (E,)
+    dst: np.ndarray
+    data: dict[str, np.ndarray]
+
+    def reversed(self) -> Edges:
+        """Return the edges the other way, without labels and masks, which are for one of the two directions alone."""
+        kept = {key: value for key, value in self.data.items() if key not in (*SPLIT_MASKS, "label")}
+        return Edges(self.dst, self.src, kept)
+
+    def without(self, gone: np.ndarray) -> Edges:
+        """Return the other edges than some, bool (E,), without masks."""
+        data = {key: value[~gone] for key, value in self.data.items() if key not in SPLIT_MASKS}
+        return Edges(self.src[~gone], self.dst[~gone], data)
+
+    def are_reverse_of(self, other: Edges) -> bool:
+        """Return whether these are exactly the edges of another relation the other way, parallel ones as often."""
+        if len(self.src) != len(other.src):
+            return False
+        keys = ((src.astype(np.int64) << 32) + dst for src, dst in ((self.src, self.dst), (other.dst, other.src)))
+        return bool(np.array_equal(*map(np.sort, keys)))
+
+
+class Union(NamedTuple):
+    """The graph of all types: edges by ids of all nodes, and data under names with their type."""
+
+    src: np.ndarray  # int32 or int64, (E,)
+    dst: np.ndarray
+    schema: Schema
+    node_data: dict[str, np.ndarray]
+    edge_data: dict[str, np.ndarray]
 
 
 def from_relations(num_nodes, edges, node_data=None, edge_data=None, name="graph") -> Graph:
@@ -46,19 +83,60 @@ def from_relations(num_nodes, edges, node_data=None, edge_data=None, name="graph
     >>> graph.schema.relations
     (Relation(source='user', name='rates', destination='item'),)
     """
+    src, dst, schema, of_nodes, of_edges = union_of(num_nodes, edges, node_data, edge_data, name)
+    return from_edges(src, dst, int(schema.node_ptr[-1]), of_nodes, of_edges, name, schema)
+
+
+def relations_of(graph: Graph) -> dict[Relation, Edges]:
+    """Return the edges of each relation of a typed graph."""
+    schema = graph.schema
+    assert schema is not None
+    data, (src, dst) = columns_by_type(graph.edge_data), graph.edges()
+    return {
+        each: Edges(src[at:to] - src.dtype.type(first), dst[at:to] - dst.dtype.type(second), data.get(str(each), {}))
+        for each, at, to, (first, second) in zip(
+            schema.edges, schema.edge_ptr, schema.edge_ptr[1:], schema.node_ptr[schema.ends]
+        )
+    }
+
+
+def with_relations(graph: Graph, relations: Mapping[Relation, Edges]) -> Graph:
+    """Return a typed graph with other edges; its edges are numbered anew."""
+    assert graph.schema is not None
+    ends, data = {key: each[:2] for key, each in relations.items()}, {key: each.data for key, each in relations.items()}
+    whole = union_of(graph.schema.nodes, ends, None, data, graph.name)
+    made = from_edges(whole.src, whole.dst, graph.num_nodes)
+    structure = {name: getattr(made, name) for name in ("indptr", "indices", "edge_ids")}
+    return replace(graph, **structure, edge_data=whole.edge_data, schema=whole.schema)
+
+
+def reverse_relation(relations: Mapping[Relation, Edges], key: Relation) -> Relation | None:
+    """Return the relation that holds exactly the edges of another one the other way, perhaps itself; None if there is none."""
+    for other, edges in relations.items():
+        fits = (other.source, other.destination) == (key.destination, key.source)
+        if fits and edges.are_reverse_of(relations[key]):
+            return other
+    return None
+
+
+def union_of(num_nodes, edges, node_data=None, edge_data=None, name="graph") -> Union:
+    """Return the edges of all relations as those of one graph; the arguments are those of :func:`from_relations`."""
     counts = {each: whole_number(f"{name}: num_nodes of {each!r}", count, 0) for each, count in num_nodes.items()}
     ends = {relation(key): tuple(as_array(part, f"{name}: {key}") for part in pair) for key, pair in edges.items()}
     if len(ends) < len(edges):
         raise InputError(f"{name}: two relations have the same name; rename one of {', '.join(map(str, ends))}")
     schema = Schema(counts, {each: len(src) for each, (src, _) in ends.items()})
     begins = dict(zip(counts, schema.node_ptr.tolist()))
-    pieces = []
-    for each, (src, dst) in ends.items():
-        _check_ends(f"{name}: {each}", src, dst, counts[each.source], counts[each.destination])
-        pieces.append((src.astype(np.int64) + begins[each.source], dst.astype(np.int64) + begins[each.destination]))
-    src, dst = (np.concatenate([np.zeros(0, np.int64), *(pair[side] for pair in pieces)]) for side in (0, 1))
+    dtype = np.int32 if schema.node_ptr[-1] < 2**31 else np.int64
+    src, dst = (np.empty(schema.edge_ptr[-1], dtype) for _ in range(2))
+    for each, at, to in zip(ends, schema.edge_ptr, schema.edge_ptr[1:]):
+        pair = ends[each]
+        _check_ends(f"{name}: {each}", pair[0], pair[1], counts[each.source], counts[each.destination])
+        for whole, part, end in zip((src, dst), pair, (each.source, each.destination)):
+            whole[at:to] = part
+            whole[at:to] += dtype(begins[end])
     data = _by_type(node_data, f"{name}: node data", str), _by_type(edge_data, f"{name}: edge data", relation)
-    return from_edges(src, dst, int(schema.node_ptr[-1]), *data, name, schema)
+    return Union(src, dst, schema, *data)
 
 
 def _check_ends(what: str, src: np.ndarray, dst: np.ndarray, sources: int, destinations: int) -> None:

@@ -105,6 +105,7 @@ MAY_IMPORT = {
     },
     "dgl_gt.partition.conversion": {
         "dgl_gt.partition.errors",
+        "dgl_gt.partition.schema",
         "dgl_gt.partition.system",
         "dgl_gt.partition.graph",
         "dgl_gt.partition.sources",

@@ -96,7 +96,12 @@ class _LaidOut:
             "source": graph.name,
             "encodings": {name: {} for name in (*NAMES, VIRTUAL_NODE) if name in graph.node_data | graph.edge_data},
             "transforms": {},
-            "links": {"pairs": dict.fromkeys(LINK_SETS, 0), "is_undirected": True, "own_negatives": False},
+            "links": {
+                "pairs": dict.fromkeys(LINK_SETS, 0),
+                "is_undirected": True,
+                "own_negatives": False,
+                "relation": None,
+            },
         }
         self._layout = layout
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import check_data, checked_num_nodes
-from dgl_gt.partition.sources.coo import COOGraph, with_standard_masks_and_labels
+from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
 
 from . import native
 from .balance import shares
@@ -46,8 +46,7 @@ def open_stream(coo: COOGraph) -> COOGraph:
             f"{coo.name} has {coo.num_nodes} nodes and {coo.num_edges} edges; a vertex cut takes at most {LARGEST_ID} "
             "of each: make an edge cut with a larger memory bound (--memory)"
         )
-    coo.node_data = with_standard_masks_and_labels(coo.node_data, coo.name)
-    coo.edge_data = with_standard_masks_and_labels(coo.edge_data, coo.name)
+    coo.node_data, coo.edge_data = (standard_by_type(each, coo) for each in (coo.node_data, coo.edge_data))
     check_data(replace(coo, listed_once=False))  # edge data has a row for each listed edge
     return coo
 

@@ -113,6 +113,9 @@ def _check(manifest: dict) -> None:
         raise InputError("files does not name the files of all parts")
     if typed.links is not None and typed.links.pairs.keys() != {*LINK_SETS}:
         raise InputError(f"links does not count {', '.join(LINK_SETS)}")
+    relations = {None} if typed.schema is None else {each[:3] for each in typed.schema.edges}
+    if typed.links is not None and typed.links.relation not in relations:
+        raise InputError(f"links are of the relation {typed.links.relation}, and schema has {relations}")
     if typed.links is not None and typed.links.own_negatives:
         pairs = typed.links.pairs
         if pairs["val_neg"] % max(1, pairs["val"]) or pairs["test_neg"] % max(1, pairs["test"]):

@@ -159,6 +159,7 @@ class _Links(Struct):
     pairs: dict[Literal["train", "val", "test", "val_neg", "test_neg"], Count]
     is_undirected: bool
     own_negatives: bool
+    relation: tuple[str, str, str] | None
 
 
 class _Schema(Struct):

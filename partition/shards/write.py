@@ -124,7 +124,9 @@ def _write_links(folder: Path, graph: Graph, cut) -> dict | None:
     arrays = {**links.pairs, "new_ids": cut.new_ids()}
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / LINKS)
     counts = {name: pairs.shape[1] for name, pairs in links.pairs.items()}
-    return {"pairs": counts, "is_undirected": links.is_undirected, "own_negatives": links.own_negatives}
+    relation = None if links.relation is None else list(links.relation)
+    flags = {"is_undirected": links.is_undirected, "own_negatives": links.own_negatives}
+    return {"pairs": counts, **flags, "relation": relation}
 
 
 def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict:

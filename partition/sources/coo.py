@@ -116,9 +116,15 @@ class COOGraph:
         return (int(min(low for low, _ in found)), int(max(high for _, high in found))) if found else (0, -1)
 
 
+def nodes_alone(num_nodes: int, node_data: dict[str, np.ndarray], name: str, node_names=None) -> COOGraph:
+    """The nodes of one type as a graph without edges."""
+    none = np.zeros(0, np.int32)
+    return COOGraph(none, none, num_nodes, node_data, name=name, node_names=node_names)
+
+
 def to_graph(coo: COOGraph) -> Graph:
     """Build the Graph; raise :class:`InputError` if the edges or the columns cannot be used."""
-    node_data, edge_data = (_standard_by_type(each, coo) for each in (coo.node_data, coo.edge_data))
+    node_data, edge_data = (standard_by_type(each, coo) for each in (coo.node_data, coo.edge_data))
     src, dst = coo.src, coo.dst
     if coo.listed_once:
         src, dst = (compact(ends, max(coo.id_range[1], 0)) for ends in (src, dst))
@@ -130,7 +136,8 @@ def to_graph(coo: COOGraph) -> Graph:
     return replace(graph, **{name: getattr(coo, name) for name in passed})
 
 
-def _standard_by_type(data: dict[str, np.ndarray], coo: COOGraph) -> dict[str, np.ndarray]:
+def standard_by_type(data: dict[str, np.ndarray], coo: COOGraph) -> dict[str, np.ndarray]:
+    """Convert masks and labels as :func:`with_standard_masks_and_labels` does, those of each type by themselves."""
     if coo.schema is None:
         return with_standard_masks_and_labels(data, coo.name)
     found: dict[str, np.ndarray] = {}

@@ -11,10 +11,12 @@ import msgspec
 import numpy as np
 
 from dgl_gt.partition.errors import InputError, first_line
+from dgl_gt.partition.schema import Relation
 from dgl_gt.partition.system.user_files import reading, regular_file
 
 from .coo import COOGraph
 from .number_files import as_in_text, read_pieces
+from .typed import typed_coo
 
 
 class _Format(msgspec.Struct):
@@ -41,29 +43,54 @@ class _Metadata(msgspec.Struct):
 
 
 def read_dgl_chunks(path: Path) -> COOGraph:
-    """Read a graph of one node type and one relation; ``path`` is its ``metadata.json``, beside which its files lie."""
+    """Read a graph; ``path`` is its ``metadata.json``, beside which its files lie. Edges name nodes within their types."""
     metadata = _read_metadata(path)
-    if len(metadata.node_type) != 1 or len(metadata.edge_type) != 1:
-        raise InputError(
-            f"{path} has types {metadata.node_type}, {metadata.edge_type}; convert the graph with dgl.to_homogeneous, and "
-            "chunk that"
-        )
-    (node_type,), (relation,) = metadata.node_type, metadata.edge_type
-    known = {"edges": {relation}, "node_data": {node_type}, "edge_data": {relation}}
+    relations = {name: _relation(path, name, metadata.node_type) for name in metadata.edge_type}
+    known = {"edges": {*relations}, "node_data": {*metadata.node_type}, "edge_data": {*relations}}
     for key, allowed in known.items():
         if other := sorted({*getattr(metadata, key)} - allowed):
-            raise InputError(f"{path}: {key} is of {other[0]!r}, and the graph has {', '.join(allowed)}; correct it")
-    if relation not in metadata.edges:
-        raise InputError(f"{path}: edges has no files of {relation!r}; add them")
-    per_node, per_edge = (sum(counts, []) for counts in (metadata.num_nodes_per_chunk, metadata.num_edges_per_chunk))
-    if not (metadata.num_nodes_per_type or per_node):
-        raise InputError(f"{path} has no num_nodes_per_type and no num_nodes_per_chunk; add one of them")
-    num_nodes = sum(metadata.num_nodes_per_type or per_node)
-    src, dst = _edges(path, metadata.edges[relation], num_nodes, per_edge)
-    of_nodes = _data(path, "node data", metadata.node_data.get(node_type, {}), num_nodes, per_node)
-    of_edges = _data(path, "edge data", metadata.edge_data.get(relation, {}), len(src), per_edge)
-    name = metadata.graph_name or path.absolute().parent.name
-    return COOGraph(src, dst, num_nodes, of_nodes, of_edges, name, node_type=node_type)
+            raise InputError(
+                f"{path}: {key} is of {other[0]!r}, and the graph has {', '.join(sorted(allowed))}; correct it"
+            )
+    if missing := [each for each in relations if each not in metadata.edges]:
+        raise InputError(f"{path}: edges has no files of {missing[0]!r}; add them")
+    per_node = _per_file(path, "num_nodes_per_chunk", metadata.num_nodes_per_chunk, metadata.node_type)
+    per_edge = _per_file(path, "num_edges_per_chunk", metadata.num_edges_per_chunk, metadata.edge_type)
+    counts = metadata.num_nodes_per_type or [sum(counts) for counts in per_node.values()]
+    if len(counts) != len(metadata.node_type) or not any((metadata.num_nodes_per_type, metadata.num_nodes_per_chunk)):
+        raise InputError(
+            f"{path} has no num_nodes_per_type and no num_nodes_per_chunk of each of {', '.join(metadata.node_type)}; add one of them"
+        )
+    num_nodes = dict(zip(metadata.node_type, counts))
+    ends, of_edges = {}, {}
+    for name, relation in relations.items():
+        limits = num_nodes[relation.source], num_nodes[relation.destination]
+        ends[relation] = _edges(path, metadata.edges[name], limits, per_edge[name])
+        rows, files = len(ends[relation][0]), metadata.edge_data.get(name, {})
+        of_edges[relation] = _data(path, "edge data", files, rows, per_edge[name])
+    of_nodes = {
+        name: _data(path, "node data", metadata.node_data.get(name, {}), rows, per_node[name])
+        for name, rows in num_nodes.items()
+    }
+    return typed_coo(num_nodes, ends, of_nodes, of_edges, metadata.graph_name or path.absolute().parent.name)
+
+
+def _relation(path: Path, name: str, node_types: list[str]) -> Relation:
+    """The relation that a text such as ``author:writes:paper`` names; the only one of a graph may have a name alone."""
+    found = Relation(*name.split(":")) if name.count(":") == 2 else Relation(node_types[0], name, node_types[0])
+    wrong = [end for end in (found.source, found.destination) if end not in node_types]
+    if wrong or (len(node_types) > 1 and name.count(":") != 2):
+        raise InputError(
+            f"{path}: edge_type has {name!r}; it must be SOURCE:RELATION:DESTINATION, of the types {', '.join(node_types)}"
+        )
+    return found
+
+
+def _per_file(path: Path, key: str, counts: list[list[int]], names: list[str]) -> dict[str, list[int]]:
+    """The rows of each file of each type; nothing where they are not listed."""
+    if counts and len(counts) != len(names):
+        raise InputError(f"{path}: {key} lists {len(counts)} types, and there are {', '.join(names)}; list each")
+    return dict(zip(names, counts or [[] for _ in names]))
 
 
 def _read_metadata(path: Path) -> _Metadata:
@@ -77,8 +104,8 @@ def _read_metadata(path: Path) -> _Metadata:
         raise InputError(f"{path} is no metadata of DGL's chunked format ({first_line(error)}); {advice}") from None
 
 
-def _edges(path: Path, files: _Files, num_nodes: int, per_file: list[int]) -> list[np.ndarray]:
-    """Sources and destinations, whose ids are below ``num_nodes``."""
+def _edges(path: Path, files: _Files, limits: tuple[int, int], per_file: list[int]) -> list[np.ndarray]:
+    """Sources and destinations, whose ids are below ``limits``."""
     ends: list[list[np.ndarray]] = [[], []]
     counts = _counts(files, per_file)
     for number, file in enumerate(_paths(path, files)):
@@ -87,15 +114,15 @@ def _edges(path: Path, files: _Files, num_nodes: int, per_file: list[int]) -> li
             continue
         if rows.ndim != 2 or rows.shape[1] != 2 or rows.dtype.kind not in "iu":
             raise InputError(f"{file} holds {rows.dtype} {rows.shape}; edges are two whole numbers each, (E, 2)")
-        outside = (rows < 0) | (rows >= num_nodes)
+        outside = (rows < 0) | (rows >= np.array(limits))
         if outside.any():
             row, column = np.argwhere(outside)[0]
             raise InputError(
                 f"{file}: edge {row + 1} of this file names node {rows[row, column]}, and {path.name} has nodes 0 to "
-                f"{num_nodes - 1}; correct one of them"
+                f"{limits[column] - 1}{' of that type' if len(set(limits)) > 1 else ''}; correct one of them"
             )
-        for some, column in zip(ends, rows.T):
-            some.append(column.astype(np.int32 if num_nodes < 2**31 else np.int64))
+        for some, column, limit in zip(ends, rows.T, limits):
+            some.append(column.astype(np.int32 if limit < 2**31 else np.int64))
     return [np.concatenate(some or [np.zeros(0, np.int32)]) for some in ends]
 
 

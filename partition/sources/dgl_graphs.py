@@ -7,41 +7,62 @@ import difflib
 import inspect
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dgl_gt.partition.errors import INSTALL_DGL, InputError, first_line, import_optional
 from dgl_gt.partition.graph import as_array, named_arrays
+from dgl_gt.partition.schema import Relation, Schema
 from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve, with_prefix
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph
 from .options import split_source_name
+from .typed import by_columns, typed_coo
 
 # columns in which DGL stores where the rows of a subgraph or converted graph came from
 _DGL_COLUMNS = ("_ID", "_TYPE", "__orig__")
 
 
 def from_dgl(graph, name: str = "DGLGraph") -> COOGraph:
-    """Make a COOGraph of a homogeneous DGLGraph: edges in edge-id order, node and edge data under their own names.
+    """Make a COOGraph of a DGLGraph: edges in edge-id order, node and edge data under their own names, by type if it has types.
 
-    Columns that DGL adds for its own use (``_ID``, ``_TYPE``, ``__orig__``) are left out and listed in ``left_out``.
-    Tensors on the CPU are shared, not copied.
+    A graph of ``dgl.to_homogeneous`` gets back the types that its column ``_TYPE`` numbers. Other columns that DGL adds
+    for its own use (``_ID``, ``__orig__``) are left out and listed in ``left_out``. Tensors on the CPU are shared, not
+    copied.
     """
     if graph.is_block:
         raise InputError(f"{name}: a DGL block is not a whole graph; load the graph that it was sampled from")
-    if not graph.is_homogeneous:
-        raise InputError(f"{name} has types {graph.ntypes}, {graph.etypes}; convert it with dgl.to_homogeneous first")
     any_format = graph.formats(["coo", "csr", "csc"])  # a graph that allows only CSC cannot list its edges by id
-    src, dst = (as_array(ids, f"{name}: the node ids") for ids in any_format.edges(order="eid"))
-    data, left_out = {}, []
-    for kind, columns in (("node", graph.ndata), ("edge", graph.edata)):
-        own = [key for key in columns if key in _DGL_COLUMNS]
-        left_out += [f"{kind} data {key} (used by DGL; copy it to another name to keep it)" for key in own]
-        data[kind] = named_arrays({key: columns[key] for key in columns if key not in own}, f"{name}: {kind} data")
-    more = {"left_out": tuple(left_out), "node_type": graph.ntypes[0]}
-    return COOGraph(src, dst, graph.num_nodes(), data["node"], data["edge"], name, **more)
+    ends, left_out = {}, list[str]()
+    for relation in graph.canonical_etypes:
+        pair = any_format.edges(order="eid", etype=relation)
+        ends[relation] = tuple(as_array(ids, f"{name}: the node ids of {','.join(relation)}") for ids in pair)
+    counts = {each: graph.num_nodes(each) for each in graph.ntypes}
+    of_nodes = {each: _own_columns(graph.nodes[each].data, f"{name}: node data", left_out) for each in counts}
+    of_edges = {each: _own_columns(graph.edges[each].data, f"{name}: edge data", left_out) for each in ends}
+    kept = [data["_TYPE"] for data in (graph.ndata, graph.edata) if graph.is_homogeneous and "_TYPE" in data]
+    has_types = len(kept) == 2 and any(len(each) and int(each.max()) for each in kept)
+    if has_types:
+        left_out = [note for note in left_out if "_TYPE" not in note]
+    coo = typed_coo(counts, ends, of_nodes, of_edges, name, left_out=tuple(left_out))
+    if not has_types:
+        return coo
+    node_type, edge_type = (as_array(each, f"{name}: _TYPE") for each in kept)
+    note = (
+        f"{name}: dgl.to_homogeneous keeps no names of types, so node types and relations are called by their numbers"
+    )
+    return by_columns(replace(coo, notes=(note,)), node_type, edge_type)
+
+
+def _own_columns(data, what: str, left_out: list[str]) -> dict[str, np.ndarray]:
+    """The columns of a type as arrays, without those of DGL, which are noted in ``left_out``."""
+    kind = what.partition(": ")[2]
+    own = [key for key in data if key in _DGL_COLUMNS]
+    left_out += [f"{kind} {key} (used by DGL; copy it to another name to keep it)" for key in own]
+    return named_arrays({key: data[key] for key in data if key not in own}, what)
 
 
 def read_dgl_file(path: Path) -> COOGraph:
@@ -50,8 +71,11 @@ def read_dgl_file(path: Path) -> COOGraph:
         pass
     ((header, arrays),) = read_in_child("dgl_gt.partition.sources.dgl_graphs", path, "DGL")
     data = with_prefix("node/", arrays), with_prefix("edge/", arrays)
-    more = {"left_out": tuple(header["left_out"]), "node_type": header["node_type"]}
-    return COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], *data, path.name, **more)
+    coo = COOGraph(arrays["src"], arrays["dst"], header["num_nodes"], data[0], data[1], path.name)
+    more: dict = {key: tuple(header[key]) for key in ("left_out", "notes")}
+    if header["schema"] is not None:
+        more["schema"] = Schema(header["schema"][0], {Relation(*names): count for *names, count in header["schema"][1]})
+    return replace(coo, node_type=header["node_type"], node_names=arrays.get("node_names"), **more)
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
@@ -68,8 +92,12 @@ def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
     left_out = [*coo.left_out, *(f"{key} (a label of the whole graph)" for key in labels)]
     data = {f"node/{key}": value for key, value in coo.node_data.items()}
     data |= {f"edge/{key}": value for key, value in coo.edge_data.items()}
-    header = {"num_nodes": coo.num_nodes, "left_out": left_out, "node_type": coo.node_type}
-    yield header, {"src": coo.src, "dst": coo.dst, **data}
+    header: dict = {"num_nodes": coo.num_nodes, "left_out": left_out, "node_type": coo.node_type, "notes": coo.notes}
+    schema, names = coo.schema, coo.node_names
+    relations = [] if schema is None else [[*each, count] for each, count in schema.edges.items()]
+    header["schema"] = None if schema is None else [dict(schema.nodes), relations]
+    more = {} if names is None else {"node_names": names}
+    yield header, {"src": coo.src, "dst": coo.dst, **more, **data}
 
 
 def dgl_dataset(source: str) -> COOGraph:

@@ -55,7 +55,8 @@ def read_edge_tables(
     ):
         names = _list_ids(tables, (src, dst), id_type)
     extra, left_out, notes = _edge_columns(tables, (src, dst), options)
-    ends, edge_data, filled = _read(tables, folder, (src, dst), extra, id_type, options, is_mapped=names is not None)
+    listed = None if names is None else (IDS, IDS)
+    ends, edge_data, filled = _read(tables, folder, (src, dst), extra, id_type, options, listed)
     if names is not None and names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
         names, num_nodes = None, len(names)
     coo = COOGraph(
@@ -70,6 +71,24 @@ def read_edge_tables(
         node_names=names,
     )
     return coo, NodeColumns({}, tables.what, header=tuple(tables.columns))
+
+
+def read_relation(
+    con, folder: Path, path: Path, options: SourceOptions, nodes: Sequence[NodeColumns], ids: Sequence[str]
+) -> COOGraph:
+    """Read the edges of one relation, by numbers of its source and of its destination nodes.
+
+    Both are listed in the tables ``ids``. They are numbers of different nodes, so the result is no graph by itself.
+    """
+    tables = open_tables(con, folder, path, lambda columns: _ends(columns, options.ends, str(path), is_text=True))
+    ends = _ends(tables.columns, options.ends, tables.what)
+    id_types = {_id_type(tables, ends, each) for each in nodes}
+    _check_ids(tables, ends)
+    extra, left_out, notes = _edge_columns(tables, ends, options)
+    id_type = id_types.pop() if len(id_types) == 1 else "VARCHAR"
+    pair, edge_data, filled = _read(tables, folder, ends, extra, id_type, options, ids)
+    src, dst = pair
+    return COOGraph(src, dst, None, {}, edge_data, tables.what, left_out=left_out, notes=(*notes, *filled))
 
 
 def _ends(columns: Sequence[str], ends: Sequence[str] | None, what: str, *, is_text: bool = False) -> tuple[str, str]:
@@ -121,9 +140,9 @@ def _list_ids(tables: Tables, ends: Sequence[str], id_type: str) -> np.ndarray:
     return fetched_ids(tables.con, tables.what)
 
 
-def fetched_ids(con, what: str) -> np.ndarray:
-    """Return the ids of the table ``IDS`` in the order of their numbers, integers or str (N,)."""
-    ids = np.asarray(run(con, f"SELECT id FROM {IDS} ORDER BY n", what, "fetchnumpy")["id"])
+def fetched_ids(con, what: str, table: str = IDS) -> np.ndarray:
+    """Return the ids of a table such as ``IDS`` in the order of their numbers, integers or str (N,)."""
+    ids = np.asarray(run(con, f"SELECT id FROM {table} ORDER BY n", what, "fetchnumpy")["id"])
     if ids.dtype.kind != "O":
         return ids
     broken = next((name for name in ids.tolist() if "\n" in name), None)
@@ -155,18 +174,28 @@ def _edge_columns(
 
 
 def _read(
-    tables: Tables, folder: Path, ends, extra: list[str], id_type: str, options: SourceOptions, *, is_mapped: bool
+    tables: Tables,
+    folder: Path,
+    ends,
+    extra: list[str],
+    id_type: str,
+    options: SourceOptions,
+    listed: Sequence[str] | None,
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray], list[str]]:
-    """Read the rows in their order: both ends, as numbers of nodes or as they are, and edge data; say what was filled."""
-    place = folder / "edges"
+    """Read the rows in their order: both ends, as numbers of nodes or as they are, and edge data; say what was filled.
+
+    ``listed`` are the tables of the ids of sources and destinations that give them their numbers.
+    """
+    place = folder / f"edges{len(list(folder.iterdir()))}"
     place.mkdir()
     lists = [name for name in extra if tables.kind(name) == "list"]
     extra = [name for name in extra if name not in lists]
     columns = [Column(place, name) for name in ("src", "dst", *extra)]
     cells = [f"t.{quoted(name)}::{id_type}" for name in ends]
     sides, join = cells, ""
-    if is_mapped:
-        join = " ".join(f"LEFT JOIN {IDS} {side} ON {side}.id::{id_type} = {cell}" for side, cell in zip("sd", cells))
+    if listed is not None:
+        joined = zip(listed, "sd", cells)
+        join = " ".join(f"LEFT JOIN {ids} {side} ON {side}.id::{id_type} = {cell}" for ids, side, cell in joined)
         sides = ["s.n", "d.n"]
     parts = [*sides, *(expression(tables, name) for name in extra)]
     select = f"SELECT {', '.join(f'{part} AS c{i}' for i, part in enumerate(parts))}"
@@ -174,8 +203,8 @@ def _read(
         values = run(tables.con, f"{select} FROM {rows} {join} ORDER BY {PLACE}", tables.what, "fetchnumpy")
         for i, column in enumerate(columns):
             piece = values.pop(f"c{i}")
-            if i < 2 and np.ma.is_masked(piece):
-                _refuse_unknown(tables, ends[i], id_type)
+            if i < 2 and listed is not None and np.ma.is_masked(piece):
+                _refuse_unknown(tables, ends[i], id_type, listed[i])
             column.append(_narrow(piece) if i < 2 else piece)
     for column in columns[2:]:
         if column.missing and fill_of(options.fill_missing, column.name) is None:
@@ -196,8 +225,8 @@ def _narrow(ids: np.ndarray) -> np.ndarray:
     return ids.astype(np.int32) if len(ids) and ids.min() >= 0 and ids.max() < 2**31 else ids
 
 
-def _refuse_unknown(tables: Tables, end: str, id_type: str) -> None:
-    name, row, unknown = tables.first(f"{quoted(end)}::{id_type} NOT IN (SELECT id::{id_type} FROM {IDS})", [end])
+def _refuse_unknown(tables: Tables, end: str, id_type: str, ids: str) -> None:
+    name, row, unknown = tables.first(f"{quoted(end)}::{id_type} NOT IN (SELECT id::{id_type} FROM {ids})", [end])
     raise InputError(f"{name}, row {row}: the table of nodes has no row for node {unknown!s:.80}; add its row")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dgl_gt.partition.system.user_files import reading
 
+META = "meta.yaml"  # of DGL's CSVDataset
 METADATA = "metadata.json"  # of DGL's chunked format; GraphStorm's names begin with other words
 
 
@@ -20,6 +21,16 @@ def metadata_of_chunks(path) -> Path | None:
         return None
     with reading(inner):
         return inner if b'"node_type"' in inner.read_bytes() else None
+
+
+def meta_of_types(path) -> Path | None:
+    """The YAML file that names the types of a folder of tables, itself or in the folder, as DGL's CSVDataset has; else None."""
+    path = Path(os.path.expanduser(path))
+    inner = path if path.name == META else path / META
+    if not os.path.isfile(inner):
+        return None
+    with reading(inner):
+        return inner if b"edge_data" in inner.read_bytes() else None
 
 
 def raw_folder(path) -> Path | None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
-import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, first_line, printable
 from dgl_gt.partition.graph import Graph, named_arrays
@@ -20,35 +16,17 @@ from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
 from dgl_gt.partition.transforms.added_edges import check_fill, with_added_edges
 from dgl_gt.partition.transforms.node_split import SPLIT_IDS
 
-from . import sample
 from .coo import COOGraph, to_graph
-from .dgl_chunks import read_dgl_chunks
-from .edge_list import read_edge_list
-from .folders import metadata_of_chunks, raw_folder
-from .matrices import from_array, from_pair, from_scipy, is_matrix_market, read_matlab, read_matrix_market
-from .matrix_archive import read_matrix_archive
-from .metis_file import read_metis
+from .folders import meta_of_types
 from .node_data import NodeColumns, read_node_table, with_columns
 from .numbering import check_plausible_nodes, numbered
-from .numpy_file import read_npy, read_npy_node_data, read_npz, read_npz_node_data
-from .ogb_folder import read_ogb_folder
-from .options import SourceOptions, split_source_name
+from .numpy_file import read_npy_node_data, read_npz_node_data
+from .opening import TEXT_TABLES, file_kind, open_graph
+from .options import SourceOptions
 from .splits import with_split
-from .table_files import fetched, is_address, names_tables
+from .table_files import names_tables
 from .tables import tables_open
 
-_TEXT_TABLES = (".csv", ".tsv", ".txt")
-_EDGE_LISTS = (*_TEXT_TABLES, ".edges", ".edgelist", ".el")
-_NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
-_MATRICES = (".mtx", ".mat", ".tar", ".tgz")
-_KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", *_MATRICES, *_EDGE_LISTS, *_NETWORKX_FILES)
-_ALLOWED = (
-    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .parquet, a folder, a pattern or an address of tables, .graph "
-    "(METIS), .mtx (Matrix Market), .tar (of SuiteSparse), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
-    "(node-link), a directory of DGL's chunked format or of OGB's raw files, dgl:NAME, pyg:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
-    "array (2, E) of edges"
-)
-_SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}
 _AS_IT_COMES = SourceOptions()
 
 
@@ -184,6 +162,7 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
             check_plausible_nodes(opened, opened.num_nodes, f"it states {opened.num_nodes} nodes")
         if options.num_nodes is not None and opened.num_nodes not in (None, options.num_nodes):
             raise InputError(f"{opened.name} has {opened.num_nodes} nodes, not num_nodes = {options.num_nodes}")
+        _check_untyped(opened, options)
         opened, columns, note = numbered(opened, columns, options.num_nodes, options.ids)
         opened = with_columns(opened, columns)
         opened, of_split = with_split(opened, columns, options)
@@ -197,6 +176,19 @@ def open_source(source, options: SourceOptions = _AS_IT_COMES) -> Graph | COOGra
         notes = printable(", ".join(opened.left_out[told:]))
         warnings.warn(f"{printable(opened.name)}: left out: {notes}", LeftOutWarning, stacklevel=3)
     return opened
+
+
+_OF_ONE_TYPE = ("node_data", "node_table", "ids", "label", "features", "skip")
+
+
+def _check_untyped(opened: Graph | COOGraph, options: SourceOptions) -> None:
+    """Raise :class:`InputError` for options that say nothing of the type that they are of, where there are several."""
+    given = [name for name in _OF_ONE_TYPE if getattr(options, name)]
+    if opened.schema is not None and given:
+        raise InputError(
+            f"{opened.name} has the node types {', '.join(opened.schema.nodes)}, and {given[0]} (--{given[0].replace('_', '-')}) is "
+            "for graphs of one type; put such data into the source, by type"
+        )
 
 
 def _check_keys(options: SourceOptions, opened: Graph | COOGraph, columns: list) -> None:
@@ -230,11 +222,17 @@ def _too_large(source, error: MemoryError) -> InputError:
 
 
 def _with_random_features(graph: Graph, width: int, seed: int) -> Graph:
-    if "feat" in graph.node_data:
+    """The graph with a random ``feat``; of a typed graph, each type that has none gets one."""
+    names = ["feat"] if graph.schema is None else [f"{each}/feat" for each in graph.schema.nodes]
+    new = [name for name in names if name not in graph.node_data]
+    if not new:
         raise InputError(f"{graph.name} has features already; leave random_features (--random-features) out")
     check_fits_memory(f"{graph.name}: random features of width {width}", 4 * width * graph.num_nodes)
-    feat = np.random.default_rng(seed).standard_normal((graph.num_nodes, width), dtype=np.float32)
-    return replace(graph, node_data={**graph.node_data, "feat": feat})
+    draw, data = np.random.default_rng(seed), dict(graph.node_data)
+    for name in new:
+        ids = graph.rows_of("node", name)
+        data[name] = draw.standard_normal((ids.stop - ids.start, width), dtype=np.float32)
+    return replace(graph, node_data=data)
 
 
 def _open_all(source, options: SourceOptions) -> tuple[Graph | COOGraph, list[NodeColumns]]:
@@ -242,10 +240,11 @@ def _open_all(source, options: SourceOptions) -> tuple[Graph | COOGraph, list[No
     are_tables = names_tables(source, options.ends)
     if options.ends is not None and not are_tables:
         raise InputError(f"ends (--ends) name columns of a table, and {source} is none; leave them out")
-    if options.fill_missing is not None and not are_tables and options.node_table is None:
+    is_typed = isinstance(source, (str, os.PathLike)) and meta_of_types(source) is not None
+    if options.fill_missing is not None and not (are_tables or is_typed or options.node_table is not None):
         raise InputError("fill_missing (--fill-missing) is for tables, and there is none; leave it out")
     if not are_tables and options.node_table is None:
-        return _open(source, options), _read_node_data(options)
+        return open_graph(source, options), _read_node_data(options)
     from .edge_tables import read_edge_tables
     from .node_tables import read_node_tables
 
@@ -256,114 +255,8 @@ def _open_all(source, options: SourceOptions) -> tuple[Graph | COOGraph, list[No
             opened = with_columns(edges, [replace(each, ids=None) for each in listed])  # they are in node order
             listed = [replace(header, header=header.header + each.header) for each in listed] or [header]
         else:
-            opened = _open(source, options)
+            opened = open_graph(source, options)
         return opened, listed + _read_node_data(options, listed)
-
-
-def _open(source, options: SourceOptions) -> Graph | COOGraph:
-    if isinstance(source, Graph):
-        return source
-    if isinstance(source, os.PathLike):
-        return _open_file(Path(source), options)
-    if isinstance(source, str):
-        return _open_named(source, options)
-    if isinstance(source, (tuple, list)) and len(source) == 2:
-        return from_pair(*source)
-    if isinstance(source, np.ndarray):
-        return from_array(source)
-    if scipy.sparse.issparse(source):
-        return from_scipy(source)
-    # an object of another library exists only if that library has been imported, so nothing is imported to find out
-    if "dgl" in sys.modules and isinstance(source, sys.modules["dgl"].DGLGraph):
-        from .dgl_graphs import from_dgl
-
-        return from_dgl(source)
-    if "torch_geometric.data.data" in sys.modules and isinstance(
-        source, sys.modules["torch_geometric.data.data"].BaseData
-    ):
-        from .pyg_graphs import from_pyg
-
-        return from_pyg(source)
-    if "networkx" in sys.modules and isinstance(source, sys.modules["networkx"].Graph):
-        from .networkx_graphs import from_networkx
-
-        return from_networkx(source)
-    if "torch" in sys.modules and isinstance(source, sys.modules["torch"].Tensor):
-        return from_array(source)
-    raise InputError(
-        f"a graph cannot be loaded from an object of type {type(source).__name__}; pass a path, a name, a DGLGraph, a "
-        "Data of PyG, a networkx graph, a scipy matrix, an array (2, E) of edges or a tuple (src, dst), or make a Graph with "
-        "dgl_gt.partition.from_edges(src, dst)"
-    )
-
-
-def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
-    if source.startswith("dgl:"):
-        from .dgl_graphs import dgl_dataset
-
-        return dgl_dataset(source)
-    if source.startswith("pyg:"):
-        from .pyg_datasets import pyg_dataset
-
-        return pyg_dataset(source)
-    if source.startswith("ogb:"):
-        from .ogb_datasets import ogb_dataset
-
-        return ogb_dataset(source)
-    if source.startswith("sample:"):
-        name, values = split_source_name(source, _SAMPLE_OPTIONS)
-        if name != "communities":
-            raise InputError(f"{source!r}: there is no sample graph {name!r}; the only one is sample:communities")
-        return replace(sample.communities(**values), name=source)
-    if is_address(source):
-        with tempfile.TemporaryDirectory(prefix="dgl-gt-") as folder:
-            ((path, _),) = fetched(source, Path(folder))
-            try:
-                return replace(_open_file(path, options), name=source)
-            except InputError as error:
-                raise InputError(str(error).replace(str(path), source)) from error
-    return _open_file(Path(source), options)
-
-
-def _open_file(path: Path, options: SourceOptions) -> COOGraph:
-    if (metadata := metadata_of_chunks(path)) is not None:
-        return read_dgl_chunks(metadata)
-    if (raw := raw_folder(path)) is not None:
-        return read_ogb_folder(raw)
-    kind = _file_kind(path)
-    if kind not in _KINDS:
-        looks_like_data_set = re.fullmatch(r"[A-Za-z][\w-]{,99}", str(path)) and not os.path.lexists(path)
-        hint = f"; for a data set write ogb:{path}, pyg:{path} or dgl:{path}" if looks_like_data_set else ""
-        raise InputError(f"{str(path)!r} does not name a graph; allowed are {_ALLOWED}{hint}")
-    path = regular_file(path)
-    if kind in (".tar", ".tgz"):
-        return read_matrix_archive(path)
-    if kind == ".mtx" or (kind in _EDGE_LISTS and is_matrix_market(path)):
-        return read_matrix_market(path)
-    if kind in _EDGE_LISTS:
-        return read_edge_list(path, options.ids)
-    if kind in _NETWORKX_FILES:
-        from .networkx_graphs import read_networkx_file
-
-        return read_networkx_file(path)
-    if kind in (".bin", ".dgl"):
-        from .dgl_graphs import read_dgl_file
-
-        return read_dgl_file(path)
-    if kind == ".pt":
-        from .pyg_graphs import read_pyg_file
-
-        return read_pyg_file(path)
-    if kind in (".npz", ".mat"):
-        return (read_npz if kind == ".npz" else read_matlab)(path, options.keys)
-    return (read_npy if kind == ".npy" else read_metis)(path)
-
-
-def _file_kind(path: Path) -> str:
-    """Return the suffix that tells how to read a file, without ``.gz`` if its reader unpacks it."""
-    suffix = path.suffix.lower()
-    packed = Path(path.stem).suffix.lower()
-    return packed if suffix == ".gz" and packed in (*_EDGE_LISTS, ".graph", ".mtx", ".tar") else suffix
 
 
 def _read_node_data(options: SourceOptions, tables: Sequence[NodeColumns] = ()) -> list[NodeColumns]:
@@ -386,8 +279,8 @@ def _read_node_data(options: SourceOptions, tables: Sequence[NodeColumns] = ()) 
 
 
 def _read_columns(path, options: SourceOptions) -> NodeColumns:
-    kind = _file_kind(Path(path)) if isinstance(path, (str, os.PathLike)) else None
-    if kind not in (".npz", ".npy", *_TEXT_TABLES):
+    kind = file_kind(Path(path)) if isinstance(path, (str, os.PathLike)) else None
+    if kind not in (".npz", ".npy", *TEXT_TABLES):
         raise InputError(
             f"node data is {path!r}; it must be a .npz, .npy, .csv, .tsv or .txt file (the last three also with .gz), a list "
             "of files, or a dict of arrays"

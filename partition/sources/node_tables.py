@@ -18,13 +18,13 @@ from .tables import PLACE, Tables, check_columns, literal, open_tables, quoted, 
 from .text_table import listed
 
 
-def read_node_tables(con, folder: Path, options: SourceOptions) -> NodeColumns:
-    """Read the tables of nodes that ``options`` name, and list their ids in the table ``IDS`` of the connection."""
+def read_node_tables(con, folder: Path, options: SourceOptions, ids: str = IDS) -> NodeColumns:
+    """Read the tables of nodes that ``options`` name, and list their ids in the table ``ids`` of the connection."""
     tables = open_tables(
         con, folder, options.node_table, lambda columns: [_id_column(columns, options, str(options.node_table))]
     )
     id_ = _id_column(tables.columns, options, tables.what)
-    _list_ids(tables, id_)
+    _list_ids(tables, id_, ids)
     wanted = options.features or ()
     skip = options.skip or ()
     usable = [name for name in tables.columns if name not in skip]
@@ -53,7 +53,7 @@ def read_node_tables(con, folder: Path, options: SourceOptions) -> NodeColumns:
     return NodeColumns(
         data=data,
         features=features,
-        ids=fetched_ids(con, tables.what),
+        ids=fetched_ids(con, tables.what, ids),
         classes=classes,
         name=tables.what,
         left_out=tuple(left_out),
@@ -74,8 +74,8 @@ def _id_column(columns, options: SourceOptions, what: str) -> str:
     return found[0]
 
 
-def _list_ids(tables: Tables, id_: str) -> None:
-    """Make the table ``IDS``: nodes are numbered as they are listed."""
+def _list_ids(tables: Tables, id_: str, ids: str) -> None:
+    """Make the table ``ids``: nodes are numbered as they are listed."""
     kind = tables.kind(id_)
     if kind not in ("whole", "text"):
         raise InputError(
@@ -87,11 +87,11 @@ def _list_ids(tables: Tables, id_: str) -> None:
     dtype = "VARCHAR" if kind == "text" else "UBIGINT" if tables.types[id_] == "UBIGINT" else "BIGINT"
     run(
         tables.con,
-        f"CREATE TABLE {IDS} AS SELECT (row_number() OVER (ORDER BY {PLACE}) - 1)::BIGINT AS n, {quoted(id_)}::{dtype} AS id "
+        f"CREATE TABLE {ids} AS SELECT (row_number() OVER (ORDER BY {PLACE}) - 1)::BIGINT AS n, {quoted(id_)}::{dtype} AS id "
         f"FROM {tables.union([id_])}",
         tables.what,
     )
-    twice = f"SELECT id FROM {IDS} GROUP BY id HAVING count(*) > 1 ORDER BY min(n) LIMIT 1"
+    twice = f"SELECT id FROM {ids} GROUP BY id HAVING count(*) > 1 ORDER BY min(n) LIMIT 1"
     if (found := run(tables.con, twice, tables.what, "fetchone")) is not None:
         wanted = f"{literal(str(found[0]))}::{dtype}"
         sql = f"SELECT {PLACE} FROM {tables.union([id_])} WHERE {quoted(id_)}::{dtype} = {wanted} ORDER BY {PLACE} LIMIT 2"

@@ -22,12 +22,12 @@ from .coo import COOGraph
 from .matrices import checked_matrix, from_array, from_scipy
 from .node_data import NodeColumns, as_classes, as_names, class_note, unlabelled
 
-_EDGE_DATA, _NODE_DATA = "edge_data_", "node_data_"
+_EDGE_DATA, NODE_DATA = "edge_data_", "node_data_"
 _OF_ZIPFILE = (zipfile.BadZipFile, RuntimeError, NotImplementedError, lzma.LZMAError, struct.error)
 _CSR = ("indptr", "indices", "data", "shape")
 _SPARSE_KEYS, _ADJACENCY_KEYS = (tuple(f"{name}_{part}" for part in _CSR) for name in ("x", "adj"))
-_NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS, *SPLIT_IDS)
-_MEANS = {"x": "feat", "y": "label"}  # two names of one array
+NODE_KEYS = ("x", "feat", "y", "label", "node_names", *_SPARSE_KEYS, *SPLIT_MASKS, *SPLIT_IDS)
+MEANS = {"x": "feat", "y": "label"}  # two names of one array
 _GRAPH_KEYS = ("edge_index", "num_nodes", "directed", "name", "node_type", *_ADJACENCY_KEYS)
 # names that other projects give to these arrays
 _SYNONYMS = {
@@ -45,7 +45,7 @@ _SYNONYMS = {
 
 def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
     """Read a graph from the keys that :func:`dgl_gt.partition.sources.load.load_graph` lists."""
-    archive = _read_archive(path, (*_GRAPH_KEYS, *_NODE_KEYS), keys or {})
+    archive = read_archive(path, (*_GRAPH_KEYS, *NODE_KEYS), keys or {})
     arrays = archive.arrays
     if "edge_index" in arrays:
         edges, name = arrays["edge_index"], archive.read_as.get("edge_index")
@@ -64,7 +64,7 @@ def read_npz(path: Path, keys: Mapping[str, str] | None = None) -> COOGraph:
             "whole numbers of shape (2, E), sources first, with keys (--keys edge_index=NAME)"
         )
     num_nodes = _value(path, arrays, "num_nodes", "iu", coo.num_nodes)
-    columns = _node_columns(path, archive, num_nodes)
+    columns = node_columns(path, archive, num_nodes)
     edge_data = {key.removeprefix(_EDGE_DATA): value for key, value in arrays.items() if key.startswith(_EDGE_DATA)}
     for key, value in edge_data.items():
         if value.shape[:1] != coo.src.shape:
@@ -107,20 +107,20 @@ def read_npy(path: Path) -> COOGraph:
 def read_npy_node_data(path: Path) -> NodeColumns:
     """Read one column, named after the file: ``feat.npy`` (or ``x.npy``, ``features.npy``, ...) holds ``feat``."""
     [key] = _names_in_file([path.stem], ("feat", "label", "x", "y", *SPLIT_MASKS, *SPLIT_IDS), {}) or [
-        f"{_NODE_DATA}{path.stem}"
+        f"{NODE_DATA}{path.stem}"
     ]
-    what = f"node data {path.stem}; features are feat.npy, and labels label.npy" if key.startswith(_NODE_DATA) else key
-    notes = () if key in (path.stem, _MEANS.get(path.stem)) else (f"{path.name}: it is read as {what}",)
-    return _node_columns(path, _Archive({key: read_array(path)}, notes=notes))
+    what = f"node data {path.stem}; features are feat.npy, and labels label.npy" if key.startswith(NODE_DATA) else key
+    notes = () if key in (path.stem, MEANS.get(path.stem)) else (f"{path.name}: it is read as {what}",)
+    return node_columns(path, Archive({key: read_array(path)}, notes=notes))
 
 
 def read_npz_node_data(path: Path, keys: Mapping[str, str] | None = None) -> NodeColumns:
     """Read only the node keys."""
-    archive = _read_archive(path, _NODE_KEYS, keys or {})
-    columns = _node_columns(path, archive)
+    archive = read_archive(path, NODE_KEYS, keys or {})
+    columns = node_columns(path, archive)
     if not (columns.data or columns.split_ids):
         raise InputError(
-            f"{path} holds no node data under the names {', '.join(_NODE_KEYS)} and {_NODE_DATA}NAME; its keys are "
+            f"{path} holds no node data under the names {', '.join(NODE_KEYS)} and {NODE_DATA}NAME; its keys are "
             f"{', '.join(archive.keys) or 'none'}. Map them with keys (--keys x=NAME,y=NAME)"
         )
     return columns
@@ -138,7 +138,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Archive:
+class Archive:
     """Arrays of a ``.npz``, by the names that are documented here."""
 
     arrays: dict[str, np.ndarray]
@@ -151,31 +151,31 @@ class _Archive:
 
 def _names_in_file(keys: list[str], wanted: tuple[str, ...], given: Mapping[str, str]) -> dict[str, str]:
     """Return the name in the file of each wanted key: as the user says, as it is documented, or as others call it."""
-    prefixes = (_NODE_DATA, _EDGE_DATA) if "edge_index" in wanted else (_NODE_DATA,)
+    prefixes = (NODE_DATA, _EDGE_DATA) if "edge_index" in wanted else (NODE_DATA,)
     documented = [key for key in keys if key in wanted or key.startswith(prefixes)]
-    names = {_MEANS[key]: key for key in documented if key in _MEANS}
-    names |= {key: key for key in documented if key not in _MEANS}
+    names = {MEANS[key]: key for key in documented if key in MEANS}
+    names |= {key: key for key in documented if key not in MEANS}
     for key, synonyms in _SYNONYMS.items():
         other = next((name for name in synonyms if name in keys), None)
         if (key in wanted or key.startswith(prefixes)) and other is not None and key not in names:
             names[key] = other
     for key, name in given.items():
-        if key not in (*_GRAPH_KEYS, *_NODE_KEYS) and not key.startswith((_EDGE_DATA, _NODE_DATA)):
-            allowed = f"{', '.join((*_GRAPH_KEYS, *_NODE_KEYS))}, {_EDGE_DATA}NAME and {_NODE_DATA}NAME"
+        if key not in (*_GRAPH_KEYS, *NODE_KEYS) and not key.startswith((_EDGE_DATA, NODE_DATA)):
+            allowed = f"{', '.join((*_GRAPH_KEYS, *NODE_KEYS))}, {_EDGE_DATA}NAME and {NODE_DATA}NAME"
             raise InputError(f"keys (--keys) maps {key!r}; allowed are {allowed}")
         if name in keys and (key in wanted or key.startswith(prefixes)):
-            names = {each: other for each, other in names.items() if other != name} | {_MEANS.get(key, key): name}
+            names = {each: other for each, other in names.items() if other != name} | {MEANS.get(key, key): name}
     return names
 
 
-def _read_archive(path: Path, wanted: tuple[str, ...], given: Mapping[str, str]) -> _Archive:
+def read_archive(path: Path, wanted: tuple[str, ...], given: Mapping[str, str]) -> Archive:
     """Read the arrays of these keys; also describe the other arrays, except single values such as a licence."""
     arrays, left_out = {}, []
     try:
         with reading(path), open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             names = _names_in_file(list(members), wanted, given)
-            read_as = {key: name for key, name in names.items() if _MEANS.get(name, name) != key}
+            read_as = {key: name for key, name in names.items() if MEANS.get(name, name) != key}
             infos = [members[name] for name in names.values()]
             packed = [info for info in infos if info.compress_type != zipfile.ZIP_STORED]
             check_unpacked_size(path, sum(info.file_size for info in packed))
@@ -192,10 +192,10 @@ def _read_archive(path: Path, wanted: tuple[str, ...], given: Mapping[str, str])
             f"{path} is not an .npz archive of plain arrays, or is damaged ({first_line(error)}); fetch it again or "
             "write it with numpy.savez"
         ) from error
-    used = frozenset(key for key, name in given.items() if names.get(_MEANS.get(key, key)) == name)
-    said = {_MEANS.get(key, key) for key in used}
+    used = frozenset(key for key, name in given.items() if names.get(MEANS.get(key, key)) == name)
+    said = {MEANS.get(key, key) for key in used}
     notes = tuple(f"{path.name}: {name} is read as {key}" for key, name in read_as.items() if key not in said)
-    return _Archive(arrays, read_as, tuple(members), tuple(left_out), notes, used)
+    return Archive(arrays, read_as, tuple(members), tuple(left_out), notes, used)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -223,9 +223,9 @@ def _value(path: Path, arrays: dict, key: str, kinds: str, default):
     return arrays[key].item()
 
 
-def _node_columns(path: Path, archive: _Archive, num_nodes: int | None = None) -> NodeColumns:
+def node_columns(path: Path, archive: Archive, num_nodes: int | None = None) -> NodeColumns:
     arrays, classes, notes = archive.arrays, None, archive.notes
-    data = {key.removeprefix(_NODE_DATA): value for key, value in arrays.items() if key.startswith(_NODE_DATA)}
+    data = {key.removeprefix(NODE_DATA): value for key, value in arrays.items() if key.startswith(NODE_DATA)}
     data |= {key: arrays[key] for key in ("feat", "label") if key in arrays}
     if any(key in arrays for key in _SPARSE_KEYS) and "feat" not in data:
         data["feat"] = as_array(_csr(path, arrays, _SPARSE_KEYS), f"{path}: x")
@@ -249,7 +249,7 @@ def _node_columns(path: Path, archive: _Archive, num_nodes: int | None = None) -
 
 def _scipy_matrix(path: Path):
     """Return the matrix of a file of ``scipy.sparse.save_npz``."""
-    _read_archive(path, (*_CSR, "row", "col", "offsets"), {})  # checks sizes, and that no array holds objects
+    read_archive(path, (*_CSR, "row", "col", "offsets"), {})  # checks sizes, and that no array holds objects
     try:
         with open(path, "rb") as file:
             matrix = scipy.sparse.load_npz(file)

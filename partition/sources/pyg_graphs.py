@@ -3,60 +3,99 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import warnings
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dgl_gt.partition.errors import INSTALL_PYG, InputError, first_line, import_optional
 from dgl_gt.partition.graph import as_array, named_arrays
 from dgl_gt.partition.system.user_files import reading
 
 from .coo import COOGraph
+from .typed import by_columns, typed_coo
 
 _NAMES = {"x": "feat", "y": "label"}
+_TYPE_NAMES = ("_node_type_names", "_edge_type_names")  # that to_homogeneous() keeps
 
 
 def from_pyg(data, name: str = "Data") -> COOGraph:
-    """Make a COOGraph of a ``Data``: edges in their order, ``x`` as ``feat``, ``y`` as ``label``, others under their names.
+    """Make a COOGraph of a ``Data`` or ``HeteroData``: edges in their order, ``x`` as ``feat``, ``y`` as ``label``, others under
+    their names.
 
-    A ``HeteroData`` will do if it has one node type and one relation.
+    A ``Data`` of ``to_homogeneous()`` gets back the types that its ``node_type`` and ``edge_type`` number.
     """
-    edges = data
     if hasattr(data, "edge_types"):
-        if len(data.edge_types) != 1 or {*data.node_types, *data.edge_types[0][::2]} != {*data.node_types[:1]}:
-            raise InputError(
-                f"{name} has types {data.node_types}, {data.edge_types}; convert it with data.to_homogeneous() first"
-            )
-        (edges,) = data.edge_stores
-    if edges.get("edge_index") is None:
-        raise InputError(f"{name} has no edge_index (it has {', '.join(edges.keys()) or 'nothing'}); give it one")
-    edge_index = as_array(edges.edge_index, f"{name}: edge_index")
-    if edge_index.ndim != 2 or len(edge_index) != 2:
-        raise InputError(f"{name}: edge_index is {edge_index.shape}; it must be (2, E), sources first: transpose it")
-    src, dst = edge_index
+        return _from_hetero(data, name)
     columns: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}
     left_out = []
-    for kind, key, value in _columns(data):
-        if key in ("edge_index", "num_nodes"):
+    for key, value in data.items():
+        kind = "edge" if data.is_edge_attr(key) else "node" if data.is_node_attr(key) else "graph"
+        if key in ("edge_index", "num_nodes", *_TYPE_NAMES):
             continue
         if kind not in columns or not hasattr(value, "dtype"):
             left_out.append(f"{key} (neither a row for each node nor for each edge)")
-        elif _NAMES.get(key, key) in columns[kind]:
-            raise InputError(f"{name} has {key} and {_NAMES.get(key, key)}, which are one here; rename one of them")
         else:
-            columns[kind][_NAMES.get(key, key)] = value
-    node_data, edge_data = (named_arrays(each, f"{name}: {kind} data") for kind, each in columns.items())
-    return COOGraph(src, dst, data.num_nodes, node_data, edge_data, name, left_out=tuple(left_out))
+            columns[kind][key] = value
+    node_data, edge_data = (_named(each, f"{name}: {kind} data") for kind, each in columns.items())
+    types = node_data.get("node_type"), edge_data.get("edge_type")
+    has_types = all(each is not None and each.dtype.kind in "iu" and each.ndim == 1 for each in types)
+    has_types = has_types and any(each.max(initial=0) for each in types)
+    if has_types:
+        del node_data["node_type"], edge_data["edge_type"]
+    src, dst = _ends(data, name)
+    coo = COOGraph(src, dst, data.num_nodes, node_data, edge_data, name, left_out=tuple(left_out))
+    return by_columns(coo, *types, *(getattr(data, key, None) for key in _TYPE_NAMES)) if has_types else coo
 
 
-def _columns(data) -> Iterator[tuple[str, str, Any]]:
-    """Give what each column has a row for, its name, and its rows."""
-    if hasattr(data, "edge_types"):
-        for kind, store in zip(("graph", "node", "edge"), data.stores):
-            yield from ((kind, *each) for each in store.items())
-        return
-    for key, value in data.items():
-        yield "edge" if data.is_edge_attr(key) else "node" if data.is_node_attr(key) else "graph", key, value
+def _from_hetero(data, name: str) -> COOGraph:
+    counts, of_nodes, of_edges, ends = {}, {}, {}, {}
+    left_out = [f"{key} (of no type)" for key in data._global_store]
+    for node_type, store in zip(data.node_types, data.node_stores):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it guesses from the edges
+            counts[node_type] = store.num_nodes
+        if counts[node_type] is None:
+            raise InputError(
+                f"{name} does not say how many nodes of type {node_type!r} there are; set data[{node_type!r}].num_nodes"
+            )
+        of_nodes[node_type] = _columns(store, ("num_nodes",), node_type, counts[node_type], name, left_out)
+    for relation, store in zip(data.edge_types, data.edge_stores):
+        ends[relation] = _ends(store, f"{name}: {','.join(relation)}")
+        of_edges[relation] = _columns(
+            store, ("edge_index",), ",".join(relation), len(ends[relation][0]), name, left_out
+        )
+    return typed_coo(counts, ends, of_nodes, of_edges, name, left_out=tuple(left_out))
+
+
+def _ends(store, name: str) -> np.ndarray:
+    if store.get("edge_index") is None:
+        raise InputError(f"{name} has no edge_index (it has {', '.join(store.keys()) or 'nothing'}); give it one")
+    edge_index = as_array(store.edge_index, f"{name}: edge_index")
+    if edge_index.ndim != 2 or len(edge_index) != 2:
+        raise InputError(f"{name}: edge_index is {edge_index.shape}; it must be (2, E), sources first: transpose it")
+    return edge_index
+
+
+def _columns(store, skip: tuple[str, ...], of: str, rows: int, name: str, left_out: list[str]) -> dict[str, np.ndarray]:
+    """The columns of a type that have a row for each of its nodes or edges; others are noted in ``left_out``."""
+    columns = {}
+    for key, value in store.items():
+        if key in skip:
+            continue
+        if getattr(value, "shape", ())[:1] == (rows,):
+            columns[key] = value
+        else:
+            left_out.append(f"{of}/{key} (it has no row for each)")
+    return _named(columns, f"{name}: data of {of}")
+
+
+def _named(columns: dict[str, Any], what: str) -> dict[str, np.ndarray]:
+    for key, other in _NAMES.items():
+        if key in columns and other in columns:
+            raise InputError(f"{what} are {key} and {other}, which are one here; rename one of them")
+    return named_arrays({_NAMES.get(key, key): value for key, value in columns.items()}, what)
 
 
 def read_pyg_file(path: Path, name: str | None = None) -> COOGraph:

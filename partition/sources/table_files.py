@@ -12,7 +12,7 @@ from pathlib import Path
 from dgl_gt.partition.errors import InputError, first_line, import_optional
 from dgl_gt.partition.system.user_files import regular_file
 
-from .folders import metadata_of_chunks, raw_folder
+from .folders import meta_of_types, metadata_of_chunks, raw_folder
 
 TEXT = (".csv", ".tsv", ".txt")
 _PACKED = (".gz", ".zst")
@@ -66,7 +66,8 @@ def names_tables(source, ends=None) -> bool:
         return not name.startswith(("sample:", "ogb:", "dgl:", "pyg:"))  # whose ? begins their options
     if kind_of(name) == ".parquet":
         return True
-    return os.path.isdir(os.path.expanduser(name)) and metadata_of_chunks(name) is None and raw_folder(name) is None
+    others = (metadata_of_chunks, raw_folder, meta_of_types)
+    return os.path.isdir(os.path.expanduser(name)) and all(each(name) is None for each in others)
 
 
 def table_files(source, folder: Path) -> list[TableFile]:

@@ -30,6 +30,10 @@ _LEAST_MEMORY_BYTES = 256 << 20
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _NUMBERS = ("FLOAT", "DOUBLE", "DECIMAL", "HUGEINT", "UHUGEINT")
 _TEXT = ("VARCHAR", "ENUM", "UUID")
+_FROM_TEXT = ".from-text.parquet"  # ends the name of a file that was text
+_NUMBER = r"[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?"
+_LIST = rf"\s*[[(]?\s*{_NUMBER}(\s*,\s*{_NUMBER})+\s*[])]?\s*"  # such as "0.1, 2"
+_THOUSANDS = r"-?[0-9]{1,3}(,[0-9]{3})+([.][0-9]+)?"  # such as "1,000", which may be a thousand
 
 
 FILE, ROW = (
@@ -116,6 +120,8 @@ class Tables:
     def _value(self, column: str, number: int) -> str:
         """Return the SQL of a column in a file: its cells, what the folder stands for, or NULL where it has neither."""
         file, dtype = self.files[number], self.types[column]
+        if column in self.present[number] and dtype == "DOUBLE[]" and file.path.name.endswith(_FROM_TEXT):
+            return f"string_split(regexp_replace({quoted(column)}, '[][()\\s]', '', 'g'), ',')::{dtype}"
         if column in self.present[number]:
             return f"{quoted(column)}::{dtype}"
         return literal(file.folders[column]) if column in file.folders else f"NULL::{dtype}"
@@ -228,7 +234,7 @@ def open_tables(con, folder: Path, source, ids: Callable[[list[str]], Sequence[s
             file = TableFile(link, file.name, file.folders)
         is_text = file.kind != ".parquet"
         if is_text:
-            path = place / f"{number:06d}.from-text.parquet"
+            path = place / f"{number:06d}{_FROM_TEXT}"
             _text_to_parquet(con, file, path, ids)
             file = TableFile(path, file.name, file.folders)
         scan = f"read_parquet({literal(str(file.path))}, hive_partitioning = false)"
@@ -258,7 +264,17 @@ def _fit_types(con, scan: str, found: dict[str, str], name: str, *, is_text: boo
             found[column] = "BOOLEAN"
         if not filled and (is_text or not rows):
             del found[column]
+    texts = [each for each in found if found[each] == "VARCHAR"] if is_text else []
+    if texts:
+        are_lists = run(con, f"SELECT {', '.join(map(_is_list, texts))} FROM {scan}", name, "fetchone")
+        found |= {each: "DOUBLE[]" for each, is_list in zip(texts, are_lists) if is_list}
     return rows
+
+
+def _is_list(column: str) -> str:
+    """Return the SQL of whether all texts of a column are lists of numbers."""
+    patterns = (f"bool_and(regexp_full_match({quoted(column)}, {literal(each)}))" for each in (_LIST, _THOUSANDS))
+    return "({} AND NOT {})".format(*patterns)
 
 
 def _check_case(name: str, types: dict[str, str], file: str) -> None:

@@ -11,6 +11,8 @@ import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS, Graph, from_edges
+from dgl_gt.partition.relations import Edges, relations_of, reverse_relation, with_relations
+from dgl_gt.partition.schema import Relation, columns_by_type
 
 REVERSE_KIND = "reverse_kind"
 _FILLS = ("mean", "zero")
@@ -21,8 +23,12 @@ def with_added_edges(
 ) -> Graph:
     """The graph with reverse edges, self-loops or both; ``reverse_kind`` marks them in edge data of this name, uint8.
 
-    These are 0 for an edge of the graph, 1 for a reverse edge, and 2 for a self-loop that was added.
+    These are 0 for an edge of the graph, 1 for a reverse edge, and 2 for a self-loop that was added. A typed graph gets
+    relations of reverse edges, ``(destination type, "rev_NAME", source type)``, and self-loops in each relation within a
+    type.
     """
+    if graph.schema is not None:
+        return _with_edges_by_relation(graph, undirected, self_loops, self_loop_fill, reverse_kind)
     if reverse_kind and REVERSE_KIND in graph.edge_data:
         raise InputError(
             f"{graph.name} has edge data {REVERSE_KIND!r} already; rename them, or leave reverse_kind (--reverse-kind) out"
@@ -36,6 +42,43 @@ def with_added_edges(
         return graph
     kinds = np.repeat(np.arange(3, dtype=np.uint8), np.diff(ends))
     return replace(graph, edge_data={**graph.edge_data, REVERSE_KIND: kinds})
+
+
+def _with_edges_by_relation(graph: Graph, undirected: bool, self_loops: bool, fill, reverse_kind: bool) -> Graph:
+    if not (undirected or self_loops):
+        return graph
+    if reverse_kind:
+        raise InputError(
+            f"{graph.name} has relations, and reverse edges have relations of their own, rev_NAME; leave reverse_kind "
+            "(--reverse-kind) out"
+        )
+    _check_untouched(graph, "reverse edges and self-loops")
+    relations = relations_of(graph)
+    if undirected:
+        for key, edges in [*relations.items()]:
+            if reverse_relation(relations, key) is not None:
+                continue
+            reverse = Relation(key.destination, f"rev_{key.name}", key.source)
+            if reverse in relations:
+                raise InputError(
+                    f"{graph.name} has a relation {reverse}, whose edges are not those of {key} the other way; rename it, or leave "
+                    "undirected (--undirected) out"
+                )
+            relations[reverse] = edges.reversed()
+    within = [key for key in relations if key.source == key.destination]
+    if self_loops and not within:
+        raise InputError(
+            f"{graph.name} has no relation within a node type, and self-loops go into these; leave self_loops (--self-loops) out"
+        )
+    assert graph.schema is not None
+    for key in within if self_loops else ():
+        edges = relations[key]
+        alone = from_edges(
+            edges.src, edges.dst, graph.schema.nodes[key.source], None, edges.data, f"{graph.name}: {key}"
+        )
+        alone = with_self_loops(alone, fill)
+        relations[key] = Edges(*alone.edges(), alone.edge_data)
+    return with_relations(graph, relations)
 
 
 def with_self_loops(graph: Graph, fill=None) -> Graph:
@@ -81,17 +124,27 @@ def check_fill(source, fill) -> None:
     check_fill_values("self_loop_fill (--self-loop-fill)", fill)
     if source is None or fill is None:
         return
-    asked = _asked(source.edge_data)
+    if source.schema is None:
+        _check_fill_of(source.name, source.edge_data, fill)
+        return
+    columns = columns_by_type(source.edge_data)
+    for key in source.schema.edges:
+        if key.source == key.destination:
+            _check_fill_of(f"{source.name}: {key}", columns.get(str(key), {}), fill)
+
+
+def _check_fill_of(name: str, edge_data: dict, fill) -> None:
+    asked = _asked(edge_data)
     if isinstance(fill, dict) and {*fill} != {*asked}:
         raise InputError(
-            f"self_loop_fill (--self-loop-fill) names edge data {', '.join(map(str, fill)) or 'nothing'}, and {source.name} has "
+            f"self_loop_fill (--self-loop-fill) names edge data {', '.join(map(str, fill)) or 'nothing'}, and {name} has "
             f"{', '.join(asked) or 'none'}; give a value for each"
         )
     for key, value in _by_name(asked, fill).items():
-        dtype = source.edge_data[key].dtype
+        dtype = edge_data[key].dtype
         if not (dtype.kind == "f" if value == "mean" else value == "zero" or _holds(dtype, value)):
             raise InputError(
-                f"self_loop_fill (--self-loop-fill) is {value} for edge data {key!r} of {source.name}, which are {dtype} and cannot "
+                f"self_loop_fill (--self-loop-fill) is {value} for edge data {key!r} of {name}, which are {dtype} and cannot "
                 f"hold it; give a number within their range, or a value for each edge data by name ({key}=0)"
             )
 

@@ -23,7 +23,8 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
 
     They describe the place of each node in the whole graph, so they are computed before the graph is cut. All but
     ``degree`` and ``shortest_path`` see the graph as METIS does: undirected, without parallel edges and self-loops.
-    None of them sees expander edges or virtual nodes; virtual nodes have zeros in this node data.
+    None of them sees expander edges or virtual nodes; virtual nodes have zeros in this node data. All but ``hops`` take
+    typed graphs, as if all nodes and edges were of one type.
 
     Parameters
     ----------
@@ -84,6 +85,10 @@ def check_encodable(source, encodings: Sequence[Encoding], random_features: int 
             raise InputError(
                 f"{source.name} has {kind} data {each.name!r} already; rename them in the source, or leave {each.name} out of "
                 "encode (--encode)"
+            )
+        if each.name == "hops" and source.schema is not None:
+            raise InputError(
+                f"{source.name} has node types, whose features 'hops' cannot add up; leave 'hops' out of encode (--encode)"
             )
         if each.name == "hops" and "feat" not in source.node_data and random_features is None:
             raise InputError(

@@ -145,6 +145,11 @@ def check_transforms(source, *, expander: int | None = None, virtual_nodes: int 
             raise InputError(f"expander is {value}; it must be an even number from 2 to {most}")
         if source is None:
             continue
+        if source.schema is not None:
+            what = f"{name} (--{name.replace('_', '-')})"
+            raise InputError(
+                f"{source.name} has node types, which {what} would join without a relation; leave {what} out"
+            )
         present = None
         if name in source.transforms:
             present = "expander edges" if name == "expander" else "virtual nodes"

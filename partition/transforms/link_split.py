@@ -10,6 +10,8 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import LINK_SETS, SPLIT_MASKS, Graph, Links, compact, from_edges
+from dgl_gt.partition.relations import relations_of, reverse_relation, with_relations
+from dgl_gt.partition.schema import Relation
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.user_files import reading
 
@@ -39,7 +41,7 @@ _ALLOWED = (
 )
 
 
-def split_links(graph: Graph, spec: str | None, seed: int) -> Graph:
+def split_links(graph: Graph, spec: str | None, seed: int, relation: str | None = None) -> Graph:
     """The graph without the links of validation and test, and with :attr:`Graph.links`; remaining edges are numbered anew.
 
     ``spec`` is three shares, ``masks`` or the name of a file, see :func:`dgl_gt.partition.partition`; None for the split of
@@ -47,13 +49,61 @@ def split_links(graph: Graph, spec: str | None, seed: int) -> Graph:
     pairs that are no links as there are links are drawn for validation, and for test, unless a file has some. Self-loops
     stay, and are no links. What is wrong with the split of a data set, such as a link in two sets, becomes a note.
 
+    In a typed graph, the links are those of one ``relation``, and the relation with the same edges the other way, or
+    called ``rev_NAME``, loses them, too. Nodes in files are numbers within their types.
+
     Raises
     ------
     InputError
         The split is wrong; a set is empty; a link of validation or test is an edge of the structure, too; a pair that
         should be no link is one; or nodes that are named do not exist.
     """
-    shares, known = check_split(spec) if spec else None, _Pairs(graph)
+    if graph.schema is not None:
+        return _split_relation(graph, spec, seed, relation)
+    if relation is not None:
+        raise InputError(f"relation (--relation) is {relation!r}, and {graph.name} has no relations; leave it out")
+    links, held, notes = _sets(graph, _Pairs(graph), spec, seed)
+    graph = graph if held is None else _kept(graph, ~held)
+    return replace(graph, links=links, link_split=None, notes=(*graph.notes, *notes))
+
+
+def _split_relation(graph: Graph, spec: str | None, seed: int, name: str | None) -> Graph:
+    """The split of one relation of a typed graph."""
+    schema = graph.schema
+    assert schema is not None
+    if name is None:
+        raise InputError(
+            f"{graph.name} has the relations {' '.join(map(str, schema.edges))}; name the one whose links are split with relation "
+            "(--relation SOURCE,NAME,DESTINATION)"
+        )
+    number = schema.relation(name)
+    relation, ends, relations = schema.relations[number], schema.ends[number], relations_of(graph)
+    own, begins = relations[relation], schema.node_ptr[ends]
+    what = f"{graph.name}: {relation}"
+    alone = from_edges(own.src + begins[0], own.dst + begins[1], graph.num_nodes, None, own.data, what)
+    alone = replace(alone, node_names=graph.node_names)
+    known = _Pairs(alone, [slice(*each) for each in zip(begins.tolist(), schema.node_ptr[ends + 1].tolist())])
+    links, held, notes = _sets(alone, known, spec, seed)
+    called = Relation(relation.destination, f"rev_{relation.name}", relation.source)
+    other = reverse_relation(relations, relation) or (called if called in relations else None)
+    if held is not None:
+        relations[relation] = own.without(held)
+    if other is not None and other != relation:
+        back = relations[other]
+        gone = known.of_pairs(back.dst + begins[0], back.src + begins[1], links.pairs["val"], links.pairs["test"])
+        if held is None and gone.any():
+            raise InputError(
+                f"{format_count(int(gone.sum()), 'edge')} of {graph.name}: {other} are links of validation or test in {spec}, the other "
+                "way; take them out of the graph, or out of the file"
+            )
+        relations[other] = back.without(gone)
+    graph = with_relations(graph, relations)
+    return replace(graph, links=replace(links, relation=relation), notes=(*graph.notes, *notes))
+
+
+def _sets(graph: Graph, known: _Pairs, spec: str | None, seed: int) -> tuple[Links, np.ndarray | None, list[str]]:
+    """The links of each set; the edges that are to leave the graph, if any are; and what is wrong with a data set's split."""
+    shares = check_split(spec) if spec else None
     rng, finds, own_negatives = np.random.default_rng(seed), _Finds(spec is None), False
     if shares is not None:
         pairs = _drawn(graph, known, shares, rng)
@@ -67,9 +117,8 @@ def split_links(graph: Graph, spec: str | None, seed: int) -> Graph:
         if not pairs[name].size:
             raise InputError(f"{graph.name}: the link split {spec} has no pair for {name}; give each set at least one")
     held = known.of_edges(pairs["val"], pairs["test"])
-    if shares or spec == MASKS:
-        graph = _kept(graph, ~held)
-    elif leaks := int(held.sum()):
+    is_taken_out = shares is not None or spec == MASKS
+    if not is_taken_out and (leaks := int(held.sum())):
         finds.add(
             f"{format_count(leaks, 'edge')} of {graph.name} are links of validation or test in {spec}: a model would read what it has "
             "to predict",
@@ -84,8 +133,7 @@ def split_links(graph: Graph, spec: str | None, seed: int) -> Graph:
         else:
             pairs[negatives] = _draw_negatives(graph, known, links, pairs[name].shape[1], rng)
     compacted = {name: compact(pairs[name], graph.num_nodes) for name in LINK_SETS}
-    notes = (*graph.notes, *finds.notes)
-    return replace(graph, links=Links(compacted, known.is_undirected, own_negatives), link_split=None, notes=notes)
+    return Links(compacted, known.is_undirected, own_negatives), held if is_taken_out else None, finds.notes
 
 
 class _Finds:
@@ -118,8 +166,9 @@ def _among(keys: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 class _Pairs:
     """The pairs of different nodes that have an edge, each as one number; without a direction if no edge lacks its reverse."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, ranges: list[slice] | None = None):
         self.nodes = graph.num_nodes
+        self.ranges = [slice(0, graph.num_nodes)] * 2 if ranges is None else ranges  # of sources, and of destinations
         self.src, self.dst = (each.astype(np.int64) for each in graph.edges())
         directed = _distinct((self.src * self.nodes + self.dst)[self.src != self.dst])
         both = _distinct(self._without_direction(directed // self.nodes, directed % self.nodes))
@@ -140,8 +189,12 @@ class _Pairs:
 
     def of_edges(self, *held: np.ndarray) -> np.ndarray:
         """Whether each edge is one of some pairs, bool, (E,)."""
+        return self.of_pairs(self.src, self.dst, *held)
+
+    def of_pairs(self, src: np.ndarray, dst: np.ndarray, *held: np.ndarray) -> np.ndarray:
+        """Whether pairs are among others, bool, (n,)."""
         wanted = np.concatenate([self.keys(*each) for each in held])
-        return _among(self.keys(self.src, self.dst), np.sort(wanted)) & (self.src != self.dst)
+        return _among(self.keys(src, dst), np.sort(wanted)) & (src != dst)
 
 
 def _check_sets(spec: str, known: _Pairs, pairs: dict[str, np.ndarray], own_negatives: bool, finds: _Finds) -> None:
@@ -234,7 +287,7 @@ def _from_arrays(
                 raise InputError(
                     f"{path}: {given[0]} is {array.shape}; negatives of each link must be (n, K, 2), here with n {pairs[base].shape[1]}"
                 )
-            pairs[name] = _ends(graph, f"{path}: {given[0]}", array, finds)
+            pairs[name] = _ends(graph, known, f"{path}: {given[0]}", array, finds)
         elif name in _HELD_OUT:
             raise InputError(f"{path} has no {' or '.join(names)} (it has {', '.join(arrays) or 'nothing'}); add it")
     if "train" not in pairs:
@@ -252,9 +305,13 @@ def _from_arrays(
     return pairs, bool(own)
 
 
-def _ends(graph: Graph, what: str, pairs: np.ndarray, finds: _Finds) -> np.ndarray:
+def _ends(graph: Graph, known: _Pairs, what: str, pairs: np.ndarray, finds: _Finds) -> np.ndarray:
     """Both ends of pairs, int64 (2, n), as numbers of nodes."""
-    found = nodes_of(what, pairs, graph.node_names, graph.num_nodes, graph.name)
+    sides = []
+    for ids, rows in zip(_as_pairs(what, pairs), known.ranges):
+        names = None if graph.node_names is None else graph.node_names[rows]
+        sides.append(numbers_of(what, ids, names, rows.stop - rows.start, graph.name) + rows.start)
+    found = np.stack(sides)
     if (loops := found[0] == found[1]).any():
         finds.add(f"{what} has a pair of node {found[0][loops][0]} with itself", "leave it out")
     return found
@@ -265,9 +322,13 @@ def nodes_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: in
 
     Ids are (2, n) or (n, 2), text where ``names`` are text and the pairs come from a table, else whole numbers.
     """
+    return numbers_of(what, _as_pairs(what, ids), names, num_nodes, source)
+
+
+def _as_pairs(what: str, ids: np.ndarray) -> np.ndarray:
     if ids.ndim != 2 or 2 not in ids.shape or ids.dtype.kind not in "iuU":
         raise InputError(f"{what} is {ids.dtype} {ids.shape}; it must be whole numbers of shape (2, n) or (n, 2)")
-    return numbers_of(what, ids if ids.shape[0] == 2 else ids.T, names, num_nodes, source)
+    return ids if ids.shape[0] == 2 else ids.T
 
 
 def numbers_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: int, source: str) -> np.ndarray:
@@ -306,7 +367,11 @@ def _draw_negatives(graph: Graph, known: _Pairs, links: np.ndarray, count: int, 
     """Random pairs of different nodes that are no links, (2, count)."""
     found, have = [], 0
     for _ in range(_MAX_ROUNDS):
-        src, dst = rng.integers(0, graph.num_nodes, (2, max(64, 2 * (count - have))))
+        tries, (of_src, of_dst) = max(64, 2 * (count - have)), known.ranges
+        if of_src == of_dst:
+            src, dst = rng.integers(of_src.start, of_src.stop, (2, tries))
+        else:
+            src, dst = (rng.integers(each.start, each.stop, tries) for each in known.ranges)
         free = (src != dst) & ~_among(known.keys(src, dst), links)
         found.append(np.stack([src[free], dst[free]]))
         have += found[-1].shape[1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dgl_gt.cli.main import main
-from dgl_gt.partition import InputError, partition
+from dgl_gt.partition import InputError, from_relations, partition
 from dgl_gt.partition.shards.files import ShardReader
 
 NODES, PARTS = 300, 3
@@ -177,3 +177,24 @@ def test_shards_that_do_not_fit(tmp_path, old):
     partition(graph, PARTS, tmp_path / "vertex", cut="vertex")
     with pytest.raises(InputError, match="vertex"):
         partition(graph, PARTS, tmp_path / "new", like=tmp_path / "vertex")
+
+
+def test_nodes_of_each_type_stay(tmp_path):
+    """A type that grows moves the numbers of those after it, and types may be new or gone."""
+    rng = np.random.default_rng(0)
+
+    def graph(counts, edges):
+        ends = {
+            key: (rng.integers(0, counts[key[0]], n), rng.integers(0, counts[key[2]], n)) for key, n in edges.items()
+        }
+        return from_relations(counts, ends)
+
+    old = graph({"gone": 3, "user": 40, "item": 30}, {("user", "to", "item"): 200, ("item", "to", "gone"): 5})
+    new = graph({"user": 50, "tag": 4, "item": 31}, {("user", "to", "item"): 220, ("item", "to", "tag"): 30})
+    before = partition(old, 3, tmp_path / "old")
+    after = partition(new, 3, tmp_path / "new", like=tmp_path / "old")
+    assert "15 nodes are new, 3 are gone, 0 have moved" in " ".join(after["notes"])
+    owners = [owner_of(tmp_path / name, manifest) for name, manifest in (("old", before), ("new", after))]
+    assert np.array_equal(owners[0][3:43], owners[1][:40]) and np.array_equal(owners[0][43:], owners[1][54:84])
+    with pytest.raises(InputError, match="types"):
+        partition("sample:communities?nodes=100", 3, tmp_path / "plain", like=tmp_path / "old")

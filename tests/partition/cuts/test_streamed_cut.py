@@ -5,7 +5,7 @@ import pytest
 from source_checks import edges
 from streamed_cases import check_shards, listing, saved, stored, stored_parts
 
-from dgl_gt.partition import load_graph, partition, read_manifest
+from dgl_gt.partition import load_graph, partition, read_manifest, verify
 from dgl_gt.partition.cuts.streamed_cut import edges_both_ways, open_stream
 from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.sources import coo
@@ -137,6 +137,27 @@ def test_labels_and_masks_in_other_forms_become_those_of_the_graph(tmp_path):
         assert node_data.keys() == expected.keys()
         for key, value in expected.items():
             assert np.array_equal(node_data[key], value[structure["node_ids"]]) and node_data[key].dtype == value.dtype
+
+
+def test_a_typed_graph(tmp_path):
+    rng, ends = np.random.default_rng(0), {}
+    for key, sizes, count in (("a,to,b", (30, 20), 90), ("b,of,b", (20, 20), 40), ("b,no,a", (20, 30), 0)):
+        ends[f"edge_index/{key}"] = np.stack([rng.integers(0, size, count) for size in sizes])
+    arrays = {"node_types": np.array(["a", "b"]), "num_nodes": np.array([30, 20]), **ends}
+    arrays |= {"node_data/b/feat": rng.random((20, 3)), "node_data/b/train_mask": np.arange(20) % 2}
+    arrays |= {"node_data/b/y": rng.integers(0, 2, 20), "edge_data/b,of,b/w": np.arange(40.0)}
+    np.savez(tmp_path / "g.npz", **arrays)
+    graph = load_graph(tmp_path / "g.npz")
+    manifest = partition(tmp_path / "g.npz", 3, tmp_path / "out", memory=1)
+    verify(tmp_path / "out", manifest)
+    assert manifest["method"] == "streaming" and sum(manifest["masked"]["b/train_mask"]) == 10
+    src, dst = graph.edges()
+    for structure, node_data, edge_data in stored_parts(tmp_path / "out", 3):
+        ids, edge = structure["node_ids"], structure["edge_ids"]
+        rows = np.repeat(np.arange(len(ids)), np.diff(structure["indptr"]))
+        assert np.array_equal(ids[rows], dst[edge]) and np.array_equal(ids[structure["indices"]], src[edge])
+        assert np.array_equal(node_data["b/feat"], graph.node_data["b/feat"][ids[ids >= 30] - 30])
+        assert edge_data["b,of,b/w"].tolist() == (edge[(edge >= 90) & (edge < 130)] - 90).tolist()
 
 
 def test_npy_files_and_text(tmp_path):

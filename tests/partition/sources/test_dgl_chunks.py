@@ -121,6 +121,64 @@ def test_types_are_those_of_dgl(tmp_path):
     assert load_graph(graph).node_type == load_graph(tmp_path / "g.bin").node_type == "paper"
 
 
+def typed(folder, kind="numpy"):
+    """The metadata of a chunked graph of two types and two relations, one without edges."""
+    for name in ("edges", "nodes"):
+        (folder / name).mkdir()
+    rates = np.array([[0, 3], [2, 0], [2, 0]])
+    none = {"format": {"name": kind}, "data": []}
+    metadata = {
+        "node_type": ["user", "item"],
+        "edge_type": ["user:rates:item", "item:is:item"],
+        "num_nodes_per_chunk": [[2, 1], [4]],
+        "num_edges_per_chunk": [[1, 2], []],
+        "edges": {"user:rates:item": chunks(folder / "edges", kind, {"e": rates}, [1, 2])["e"], "item:is:item": none},
+        "node_data": {"item": chunks(folder / "nodes", kind, {"feat": np.eye(4, 2, dtype=np.float32)}, [4])},
+        "edge_data": {"user:rates:item": chunks(folder / "edges", kind, {"stars": np.array([1, 2, 3])}, [1, 2])},
+    }
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    return metadata
+
+
+@pytest.mark.parametrize("kind", ENDINGS)
+def test_several_types(tmp_path, kind):
+    typed(tmp_path, kind)
+    graph = load_graph(tmp_path)
+    assert dict(graph.schema.nodes) == {"user": 3, "item": 4} and [*graph.schema.edges.values()] == [3, 0]
+    assert np.stack(graph.edges()).tolist() == [[0, 2, 2], [6, 3, 3]]
+    assert graph.node_data["item/feat"].shape == (4, 2)
+    assert graph.edge_data["user:rates:item".replace(":", ",") + "/stars"].tolist() == [1, 2, 3]
+
+
+def test_an_id_of_another_type_is_refused(tmp_path):
+    typed(tmp_path)
+    np.save(tmp_path / "edges/e-1.npy", np.array([[3, 0], [2, 0]]))
+    with pytest.raises(InputError, match=r"e-1.npy: edge 1 .* node 3, .* 0 to 2"):
+        load_graph(tmp_path)
+
+
+def test_an_assignment_has_a_file_for_each_type(tmp_path):
+    typed(tmp_path)
+    assert (
+        main(
+            [
+                "partition",
+                str(tmp_path),
+                "--parts",
+                "2",
+                "--assignment-only",
+                "--format",
+                "dgl",
+                "--out",
+                str(tmp_path / "o"),
+            ]
+        )
+        == 0
+    )
+    lines = {name: (tmp_path / "o" / f"{name}.txt").read_text().split() for name in ("user", "item")}
+    assert [len(each) for each in lines.values()] == [3, 4] and {*sum(lines.values(), [])} == {"0", "1"}
+
+
 def changed(metadata, keys, value):
     *inner, last = keys
     for key in inner:
@@ -138,9 +196,10 @@ FILES = ("edges", RELATION)
 @pytest.mark.parametrize(
     ("keys", "value", "named"),
     [
-        (("node_type",), ["a", "b"], "types .*'a', 'b'.*to_homogeneous"),
-        (("edge_type",), [RELATION, "x"], "types .*'x'.*to_homogeneous"),
-        (("node_type",), ["other"], "node_data is of '_N'"),
+        (("node_type",), ["a", "b"], f"'{RELATION}'.* a, b"),
+        (("edge_type",), [RELATION, "x"], "no files of 'x'"),
+        (("node_type",), ["_N", "b"], "num_nodes_per_chunk lists 1 types.* _N, b"),
+        (("node_type",), ["other"], f"'{RELATION}'.* other"),
         (("edge_type",), ["other"], f"edges is of '{RELATION}'"),
         (("edges",), {}, f"no files of '{RELATION}'"),
         (("edges",), None, "missing required field `edges`"),
