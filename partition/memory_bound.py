@@ -34,7 +34,7 @@ _MAX_EDGES = {"metis": 2.0, "expansion": 1.1, "streaming": 1.1}  # edges of the 
 _EDGE_US = {"metis": 1.2, "expansion": 1.0, "streaming": 1.1}  # microseconds per edge
 _KIB_US = 0.6  # microseconds per KiB of shards
 # what no stream takes
-_ADDITIONS = ("undirected", "self_loops", "random_features", "encodings", "expander", "virtual_nodes")
+_ADDITIONS = ("undirected", "self_loops", "random_features", "encode", "expander", "virtual_nodes")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class SourceSizes:
     loaded_bytes: int  # arrays of the source in memory; memory-mapped arrays count nothing
     is_graph: bool  # a Graph cannot be streamed
     cut: str | None = None  # that is asked for
+    has_edge_cut_options: bool = False  # whether options are given that only edge cuts have
     is_weighted: bool = False  # whether METIS gets weights of edges
     added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
     added_bytes: int = 0  # data that these options add in memory, per node
@@ -114,6 +115,7 @@ def measure_source(source: Graph | COOGraph, config: PartitionConfig) -> SourceS
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=isinstance(source, Graph),
         cut=config.cut,
+        has_edge_cut_options=bool(config.edge_cut_options),
         is_weighted=config.cut_weights is not None,
         added=tuple(name for name in _ADDITIONS if getattr(config, name)),
     )
@@ -197,13 +199,11 @@ def choose_method(sizes: SourceSizes, memory_bytes: int | None, cut: str | None,
             return method
     least = min(allowed, key=needs.get)
     advice = "raise memory (--memory)"
-    others = [
-        f"{METHOD_NAMES[method]} needs about {_in_mib(needs[method])}" for method in needs if method not in allowed
-    ]
-    if others:
+    if cut == "edge" and not sizes.has_edge_cut_options:
+        others = [f"{METHOD_NAMES[each]} needs about {_in_mib(needs[each])}" for each in needs if each != "metis"]
         advice += f", or make a vertex cut: {', '.join(others)}"
-    elif sizes.added and not sizes.is_graph:
-        added = ", ".join(sizes.added)
+    elif cut != "edge" and sizes.added and not sizes.is_graph:
+        added = ", ".join(f"{name} (--{name.replace('_', '-')})" for name in sizes.added)
         advice = f"{added} cannot be added to a graph that is streamed: add them to the source, or {advice}"
     unit_missing = f" (did you mean {memory_bytes}GiB?)" if memory_bytes <= 1024 else ""
     raise InputError(

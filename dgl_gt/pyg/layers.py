@@ -42,6 +42,8 @@ REFUSED = {
     "MeshCNNConv": "its edges are the nodes of a mesh",
 }
 _NORMS = ("GraphNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm", "GraphSizeNorm", "InstanceNorm")
+_OF_OTHER_ROWS = {"LSTMAggregation", "GRUAggregation", "LCMAggregation"}  # which pad to the largest in-degree
+_OF_OTHER_ROWS |= {"PatchTransformerAggregation", "EquilibriumAggregation"}
 _MODELS = {"BasicGNN", "GCN", "GraphSAGE", "GIN", "GAT", "PNA", "EdgeCNN"}
 _MODELS |= {"MLP", "JumpingKnowledge", "DeepGCNLayer", "MaskLabel"}
 
@@ -102,9 +104,9 @@ def _check(name: str, module: Any) -> None:
             raise InputError(f"{name} is a {kind.__name__}, which cannot run on a part: {_NEEDS_ALL_NODES}")
         if kind.__name__ == "LayerNorm" and module.mode == "graph":
             raise InputError(f"{name} is a LayerNorm with mode 'graph', and {_NEEDS_ALL_NODES}; choose mode 'node'")
-        if kind.__name__ in ("LSTMAggregation", "GRUAggregation"):
+        if kind.__name__ in _OF_OTHER_ROWS:
             raise InputError(
-                f"{name} is a {kind.__name__}, whose result depends on the order of in-edges, which parts do not keep"
+                f"{name} is a {kind.__name__}, whose result for a node depends on which other nodes a rank has"
             )
         if getattr(module, "allow_single_element", False):
             raise InputError(
@@ -133,11 +135,13 @@ def _prepare(module: Any, part: _Part) -> None:
     if module.flow != "source_to_target":
         raise InputError(f"{type(module).__name__} has flow {module.flow!r}, and {_NEEDS_OUT_EDGES}")
     if not hasattr(module, "dgl_gt_part"):  # else it is given another part
-        module.register_forward_pre_hook(_begin)
+        module.register_forward_pre_hook(_begin, with_kwargs=True)
         module.register_forward_hook(_end, always_call=True)
     if "size_j" in module.inspector.get_flat_param_names(["message", "aggregate", "update", "edge_update"]):
         raise InputError(f"{type(module).__name__} reads size_j, the number of all nodes, which a part does not have")
     kind, module.dgl_gt_part = type(module), part
+    for name in vars(module).keys() & {f"_cached_{each}" for each in ("edge_index", "adj_t", "x", "h")}:
+        setattr(module, name, None)  # of the graph that the layer had before
     module.propagate = partial(_send, module, kind.propagate, "_user_args")
     module.edge_updater = partial(_send, module, kind.edge_updater, "_edge_user_args")
     module.message = partial(_of_edges, module, kind.message)
@@ -151,9 +155,9 @@ def _prepare(module: Any, part: _Part) -> None:
     sys.modules["torch_geometric.nn.conv.gcn_conv"].gcn_norm = norm  # type: ignore[attr-defined]
 
 
-def _begin(module: Any, arguments: tuple) -> None:
+def _begin(module: Any, arguments: tuple, named: dict) -> None:
     _running.append(module.dgl_gt_part.graph)
-    if any(map(sys.modules["torch_geometric.utils"].is_sparse, arguments)):
+    if any(map(sys.modules["torch_geometric.utils"].is_sparse, (*arguments, *named.values()))):
         raise InputError(f"{type(module).__name__} was given a sparse matrix; give it an edge_index, and weights apart")
 
 

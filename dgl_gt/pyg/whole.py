@@ -36,7 +36,7 @@ def distribute_whole(model: nn.Module, data: Any, shards) -> nn.Module:
     The script stays as it is. The model takes what it takes on one process: tensors with a row for each node or each edge
     of ``data``, ``data.edge_index``, or ``data`` itself. It returns a row for each node, on every rank. Inside, each rank
     computes the rows of its own nodes, see :func:`distribute`. Losses, metrics and, after ``loss.backward()``, gradients
-    are those of one process. Weights and the generators of torch, numpy and Python become those of rank 0, so that all
+    are those of one process; ``torch.autograd.grad`` does not join those of weights. Weights and the generators of torch, numpy and Python become those of rank 0, so that all
     ranks draw the same, except inside the model. Each rank holds ``data`` and the rows that the model returns; hidden rows
     and messages are divided.
 
@@ -192,7 +192,13 @@ class _Whole:
             return self.edge_index
         of_edges = len(value) == self.edges.total
         if of_edges and self.edges.total == self.nodes.total:
-            of_edges = any(value is each for key, each in self.data.items() if self.data.is_edge_attr(key))
+            key = next((key for key, each in self.data.items() if each is value), None)
+            if key is None:
+                raise InputError(
+                    f"data has {self.nodes.total} nodes and as many edges, so nothing says whose rows a tensor "
+                    f"{tuple(value.shape)} holds; give the model tensors of data as they are"
+                )
+            of_edges = self.data.is_edge_attr(key)
         if of_edges or len(value) == self.nodes.total:
             return _Cut.apply(value, self.edges if of_edges else self.nodes)
         return value

@@ -20,7 +20,7 @@ from dgl_gt.partition.system.allocator import check_running, environment_of_rank
 from dgl_gt.partition.system.signals import STOPPING, received_signals
 from dgl_gt.partition.system.units import format_count
 
-from .launcher_link import Failure, find_launcher, out_of_memory_message, warn_of_too_many_threads
+from .launcher_link import SETS_A_LIMIT, Failure, find_launcher, out_of_memory_message, warn_of_too_many_threads
 from .started_ranks import first_failure, started_ranks, watch
 
 _FROM_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -107,7 +107,7 @@ def launch_command(
         for restarts in range(max_restarts + 1):
             text, code = "", 0
             with started_ranks(command, ranks, environment, restarts) as started:
-                watch(started, signals, timeout)
+                watch(started, signals, timeout, advice=SETS_A_LIMIT)
             found = None if signals else first_failure(started, kills)
             if found is None:
                 break

@@ -21,7 +21,7 @@ from dgl_gt.partition.system.units import format_count
 
 LAUNCHED = "DGL_GT_LAUNCHED"  # the environment variable that makes a process a rank of a launcher
 LATE_AFTER_S = 60.0  # a rank that has not joined by then is named in a message
-STILL_WAITING = "still waiting (--timeout SECONDS sets a limit)"
+SETS_A_LIMIT = " (--timeout SECONDS sets a limit)"  # said of waiting by the commands that have the option
 _GENERAL = "free memory, or partition into more parts on more machines"
 
 

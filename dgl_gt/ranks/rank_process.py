@@ -26,7 +26,7 @@ from dgl_gt.partition.system.units import format_bytes
 
 from .launcher_link import (
     LATE_AFTER_S,
-    STILL_WAITING,
+    SETS_A_LIMIT,
     Failure,
     Launcher,
     out_of_memory_message,
@@ -51,9 +51,7 @@ def run(work, launcher: Launcher | None, timeout: float | None = None, memory_ad
     """Join the other ranks, run ``work()``, and leave; returns its result on rank 0, and an exit code elsewhere."""
     if launcher is None:
         return _run_under_torchrun(work, timeout, memory_advice)
-    for number in STOPPING:  # an exception cannot interrupt joining, and there is nothing to clean up
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+    _let_signals_end_us()  # an exception cannot interrupt joining, and there is nothing to clean up
     try:
         launcher.report(state="joining")
         rank = join_group(timeout, dist.FileStore(f"/proc/self/fd/{launcher.store}", int(os.environ["WORLD_SIZE"])))
@@ -68,7 +66,14 @@ def run(work, launcher: Launcher | None, timeout: float | None = None, memory_ad
         _exit_at_once(failure.exit_code)
     else:
         leave_group()
+        _let_signals_end_us()  # an exception while the interpreter ends would be printed
     return outcome if rank == 0 else 0
+
+
+def _let_signals_end_us() -> None:
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _exit_at_once(code: int | str | None) -> None:
@@ -113,8 +118,12 @@ def _run_under_torchrun(work, timeout: float | None, memory_advice):
 
 def _report_first_signal(launcher: Launcher) -> None:
     """Make the first signal report to the launcher and raise, so that half-written files are removed; ignore later ones."""
+    rank = os.getpid()
 
     def stop(number, _):
+        if os.getpid() != rank:  # the work has forked it, as a multiprocessing.Pool does, which ends it by SIGTERM
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         for each in STOPPING:
             signal.signal(each, lambda *_: None)  # with SIG_IGN, Python complains about a signal on its way
         launcher.report(**asdict(Failure("signal", str(int(number)), time.monotonic())))
@@ -305,7 +314,7 @@ def _warning_when_late(text: Callable[[], str]):
     """Inside the block, the first rank of this machine prints ``text()`` once it has waited long."""
 
     def warn():
-        print(f"dgl-gt: {text()}; {STILL_WAITING}", file=sys.stderr)
+        print(f"dgl-gt: {text()}; still waiting{SETS_A_LIMIT}", file=sys.stderr)
 
     timer = threading.Timer(LATE_AFTER_S, warn)
     timer.daemon = True

@@ -17,7 +17,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system import child_process
 from dgl_gt.partition.system.signals import SAME_STOP_S, STOPPING
 
-from .launcher_link import LATE_AFTER_S, LAUNCHED, STILL_WAITING, Failure, threads_per_rank
+from .launcher_link import LATE_AFTER_S, LAUNCHED, Failure, threads_per_rank
 
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -160,10 +160,11 @@ def _read_now(pipe: int) -> bytes:
         return b""
 
 
-def watch(ranks: list[StartedRank], signals: list[int], timeout: float | None = None) -> None:
+def watch(ranks: list[StartedRank], signals: list[int], timeout: float | None = None, *, advice: str = "") -> None:
     """Return when all ranks have ended, one has failed, or one has ended after it was asked to by the first of the signals.
 
-    ``signals`` are those that this process receives meanwhile. ``InputError`` says that a rank does not join in time.
+    ``signals`` are those that this process receives meanwhile. ``InputError`` says that a rank does not join in time;
+    ``advice`` ends the earlier warning that one is late.
     """
     started, has_warned = time.monotonic(), False
     while True:
@@ -183,7 +184,8 @@ def watch(ranks: list[StartedRank], signals: list[int], timeout: float | None = 
             )
         if late and waited > LATE_AFTER_S and not has_warned:
             has_warned = True
-            print(f"dgl-gt: {_subject(late)} not joined after {LATE_AFTER_S:.0f} s; {STILL_WAITING}", file=sys.stderr)
+            late_s = f"{LATE_AFTER_S:.0f} s"
+            print(f"dgl-gt: {_subject(late)} not joined after {late_s}; still waiting{advice}", file=sys.stderr)
         time.sleep(_POLL_S)
 
 

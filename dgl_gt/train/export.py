@@ -43,7 +43,8 @@ def export_model(directory, out, to: str, *, force: bool = False) -> dict[str, A
 
     The file takes ``feat`` (N, F) float32 and ``edge_index`` (2, E) int64; where the model reads them ``edge_feat`` (E, K)
     float32 and ``edge_kind`` (E, K) int32; and for a model of links ``pairs`` (2, n) int64, in this order. It returns
-    logits for nodes or edges, numbers for a regression, or scores of pairs, for any N, E and n.
+    logits for nodes or edges, numbers for a regression, or scores of pairs, for any N, E and n. With encodings, ``feat``
+    holds the features, normalised where the model was trained so, then the encodings, those of ``laplacian`` times √N.
     Before the file appears, its results on a random graph are compared with those of the model.
 
     Parameters
@@ -60,7 +61,7 @@ def export_model(directory, out, to: str, *, force: bool = False) -> dict[str, A
     Returns
     -------
     dict
-        ``inputs`` and ``output``, the shapes, and ``dtypes``; ``encodings``, whose columns follow the features in ``feat``;
+        ``inputs`` and ``output``, the shapes, and ``dtypes``; ``encodings``, in their order in ``feat``;
         ``class_names``; and the ``largest_difference`` from the model.
 
     Raises
@@ -112,6 +113,7 @@ def _load(directory) -> nn.Module:
             f"{directory} holds a model that a function of yours made, of which only you know what it reads; call torch.export "
             "or torch.jit.trace on it in your own code"
         ) from error
+    model.float()  # load_model gives torch's default dtype
     task = model.dgl_gt_task
     if task.node_embedding:
         raise InputError(
@@ -193,7 +195,11 @@ class _Served(nn.Module):
         self.shapes: dict[str, tuple] = {"feat": ("N", sizes["in_dim"]), "edge_index": (2, "E")}
         self.shapes |= {name: ("E", sizes[f"{name}s"]) for name in ("edge_feat", "edge_kind") if sizes[f"{name}s"]}
         self.shapes |= {"pairs": (2, "n")} if self._task.reads_links else {}
-        self._scale = [torch.tensor(learned[name]) for name in ("scale", "mean")] if "scale" in learned else []
+        self._scale = (
+            [torch.tensor(learned[name], dtype=torch.float32) for name in ("scale", "mean")]
+            if "scale" in learned
+            else []
+        )
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Answer from the tensors alone."""
@@ -222,7 +228,7 @@ class _Served(nn.Module):
         for name, shape in self.shapes.items():
             size = tuple(sizes.get(each, each) for each in shape)
             if name in ("feat", "edge_feat"):
-                found.append(torch.randn(size, generator=generator))
+                found.append(torch.randn(size, generator=generator, dtype=torch.float32))
             elif name == "edge_kind":
                 found.append(torch.randint(EDGE_KINDS, size, generator=generator, dtype=torch.int32))
             else:

@@ -186,7 +186,7 @@ def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray, *, is_given
             raise InputError(f"the given owner exceeds the bounds: {found}; raise max_imbalance, or give another owner")
         raise InputError(
             f"no cut of {graph.name} into {len(balance.shares)} parts kept the bounds: the best has {found}; raise "
-            "max_imbalance, or make fewer parts or a vertex cut"
+            "max_imbalance, or make fewer parts"
         )
 
 

@@ -137,7 +137,12 @@ def test_what_needs_more_than_a_part_is_refused_by_name(tmp_path):
     ]
     wrong += [nn.BatchNorm2d(3), p.GCNConv(8, 4, flow="target_to_source"), p.models.SGFormer(8, 8, 4)]
     wrong += [p.BatchNorm(8, allow_single_element=True), p.SAGEConv(-1, 4).lin_l, p.Set2Set(8, 2)]
-    wrong += [p.SAGEConv(8, 4, aggr="lstm").aggr_module]
+    wrong += [
+        p.SAGEConv(8, 4, aggr="lstm").aggr_module,
+        p.PatchTransformerAggregation(8, 8, 2, 8),
+        p.LCMAggregation(8, 8),
+        p.EquilibriumAggregation(8, 8, [8]),
+    ]
     for module in wrong:
         with pytest.raises(InputError) as caught:
             dgl_gt.pyg.distribute(nn.Sequential(nn.Linear(8, 8), module), sg)
@@ -145,8 +150,9 @@ def test_what_needs_more_than_a_part_is_refused_by_name(tmp_path):
     conv = dgl_gt.pyg.distribute(p.SAGEConv(8, 4), sg)
     with pytest.raises(InputError, match="119 rows of x"):
         conv(sg.ndata["feat"][1:], sg.edge_index)
-    with pytest.raises(InputError, match="SAGEConv was given a sparse matrix"):
-        conv(sg.ndata["feat"], torch.eye(120).to_sparse_csr())
+    for call in (conv, lambda x, sparse: conv(x, edge_index=sparse)):
+        with pytest.raises(InputError, match="SAGEConv was given a sparse matrix"):
+            call(sg.ndata["feat"], torch.eye(120).to_sparse_csr())
     conv = dgl_gt.pyg.distribute(p.EdgeConv(p.MLP([16, 8, 4])), sg)
     with pytest.raises(InputError, match="messages of EdgeConv"):
         conv(sg.ndata["feat"], sg.edge_index)
@@ -162,6 +168,20 @@ def test_what_needs_more_than_a_part_is_refused_by_name(tmp_path):
     partition(graph, 1, tmp_path / "two")
     with pytest.raises(InputError, match="call x"):
         dgl_gt.pyg.data_of(dgl_gt.load(tmp_path / "two"))
+
+
+def test_a_layer_forgets_what_it_cached_of_another_graph(tmp_path):
+    import torch_geometric.nn as p
+
+    graph = load_graph(SAMPLE)
+    partition(graph, 1, tmp_path / "shards")
+    sg = dgl_gt.load(tmp_path / "shards")
+    x, others = sg.ndata["feat"], sg.edge_index.flip(0)[:, ::2]
+    for conv in (p.GCNConv(8, 4, cached=True), p.SGConv(8, 4, cached=True), p.SSGConv(8, 4, 0.1, cached=True)):
+        wanted = copy.deepcopy(conv)(x, sg.edge_index)
+        conv(x, others)
+        dgl_gt.pyg.distribute(conv, sg)
+        torch.testing.assert_close(conv(x, sg.edge_index), wanted)
 
 
 def refusals_on_rank(rank, folder):

@@ -239,6 +239,25 @@ def refusals_on_rank(rank, folder):
     return (folder / "new").exists()
 
 
+def ring_on_rank(rank, folder):
+    from torch_geometric.data import Data
+    from torch_geometric.nn import GraphConv
+
+    ends = torch.arange(NODES)
+    data = Data(x=torch.eye(NODES), edge_index=torch.stack([ends, ends.roll(7)]), edge_weight=0.1 + torch.rand(NODES))
+    torch.manual_seed(0)
+    conv = GraphConv(NODES, 2)
+    wanted = conv(data.x, data.edge_index, data.edge_weight)
+    dgl_gt.pyg.distribute_whole(conv, data, folder)
+    torch.testing.assert_close(conv(data.x, data.edge_index, data.edge_weight), wanted)
+    with refused(f"{NODES} nodes", f"({NODES},)"):
+        conv(data.x, data.edge_index, 2 * data.edge_weight)
+
+
+def test_rows_of_nodes_are_not_taken_for_edges_where_there_are_as_many(tmp_path):
+    run_ranks(2, ring_on_rank, tmp_path / "shards")
+
+
 def test_what_a_rank_cannot_do_is_refused(tmp_path, monkeypatch):
     partition(sample(), 3, tmp_path / "three")
     assert run_ranks(2, refusals_on_rank, tmp_path) == [False, False]

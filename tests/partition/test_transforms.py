@@ -299,9 +299,7 @@ def test_a_stream_has_no_transforms(capsys):
     np.savez("graph.npz", edge_index=np.arange(600).reshape(2, 300), num_nodes=600)
     asked = ["partition", "graph.npz", "--parts", "2", "--out", "out", "--memory", "1MiB", "--virtual-nodes", "1"]
     assert main(asked) == 2
-    assert "virtual_nodes cannot be added to a graph that is streamed" in capsys.readouterr().err.replace(
-        "--virtual-nodes", "virtual_nodes"
-    )
+    assert "--virtual-nodes cannot be added to a graph that is streamed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.array], ids=["int64", "uint8", "array of one"])

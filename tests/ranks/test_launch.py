@@ -142,10 +142,16 @@ def test_a_rank_that_does_not_join_is_named(started, monkeypatch, capsys):
     with pytest.raises(InputError, match=r"^rank 1 \(process \d+\) has not joined after 0.6 s"):
         outcome(ranks, timeout=0.6)
     assert capsys.readouterr().err == (
-        f"dgl-gt: rank 1 (process {ranks[1].process.pid}) has not joined after 0 s; still waiting "
-        "(--timeout SECONDS sets a limit)\n"
+        f"dgl-gt: rank 1 (process {ranks[1].process.pid}) has not joined after 0 s; still waiting\n"
     )
     started_ranks.end_all(ranks)
+
+
+def test_a_command_that_has_a_timeout_says_so_where_a_rank_is_late(shell_ranks, monkeypatch, capsys):
+    monkeypatch.setattr(started_ranks, "LATE_AFTER_S", 0.1)
+    shell_ranks(["sleep 0.5;" + JOINED])
+    assert launch.launch_command([], 1, {}) == 0
+    assert "(--timeout SECONDS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """``dgl_gt.launch``: a function on ranks, from a script, an interactive session and a notebook."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -92,6 +93,15 @@ def test_a_rank_that_dies_ends_the_others():
 
     with pytest.raises(dgl_gt.RankError, match=r"^rank 1 was ended by signal 9 \(SIGKILL\)"):
         dgl_gt.launch(dies, 2)
+
+
+def test_a_function_ends_processes_that_it_forked():
+    def pools():
+        with multiprocessing.get_context("fork").Pool(2) as pool:  # which is terminated at the end of the block
+            pool.apply_async(time.sleep, (600,))
+            return pool.apply(abs, (-3,)) if os.environ["RANK"] == "1" else 3
+
+    assert dgl_gt.launch(pools, 2) == 3
 
 
 @pytest.mark.parametrize("code", [0, 2, 7])

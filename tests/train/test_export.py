@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+import dgl_gt
 from dgl_gt.cli.main import main
-from dgl_gt.partition import InputError, from_edges, partition
+from dgl_gt.partition import InputError, from_edges, load_graph, partition
 from dgl_gt.train import export as export_module
 from dgl_gt.train import export_model, load_model, read_config, save_model
 from dgl_gt.train.model import build_model
@@ -149,6 +151,57 @@ def test_the_file_says_what_predict_says(folder, options, of_result, column):
     more = [weight] if "--edge-features" in options else []
     found = of_result(torch.jit.load("model.pt")(feat, edge_index, *more))
     np.testing.assert_allclose(found, np.load("answer.npz")[column], rtol=1e-5, atol=1e-5)
+
+
+def runner(path):
+    """The function of tensors that an exported file is."""
+    if path.suffix == ".pt":
+        return torch.jit.load(path)
+    if path.suffix == ".pt2":
+        return torch._inductor.aoti_load_package(str(path))
+    session = pytest.importorskip("onnxruntime").InferenceSession(path)
+    names = [each.name for each in session.get_inputs()]
+    return lambda *given: torch.from_numpy(session.run(None, dict(zip(names, map(np.asarray, given))))[0])
+
+
+@pytest.mark.parametrize(("to", "more"), [("onnx", []), ("torchscript", ["--normalize-features"]), ("aoti", [])])
+def test_a_model_with_encodings_takes_them_after_the_features(tmp_path, to, more, monkeypatch):
+    """Eigenvectors times the root of the number of nodes, as the pages say."""
+    if to == "onnx":
+        pytest.importorskip("onnxscript")
+    monkeypatch.chdir(tmp_path)
+    graph = load_graph("sample:communities?nodes=100&features=7")
+    partition(graph, 1, "encoded", encode="random_walk=4,laplacian=3")
+    quick = ["--epochs", "2", "--hidden", "8", "--heads", "2", "--layers", "1", "--encodings", "laplacian,random_walk"]
+    assert main(["train", "encoded", "--nproc", "1", *quick, *more, "--out", "run"]) == 0
+    assert main(["predict", "encoded", "--model", "run", "--out", "answer.npz"]) == 0
+    path = Path(f"model{export_module.FORMATS[to]}")
+    try:
+        found = export_model("run", path, to)
+    except InputError as error:
+        if "C++ compiler" in str(error):
+            pytest.skip("no C++ compiler")
+        raise
+    assert (found["encodings"], found["inputs"]["feat"]) == (["laplacian", "random_walk"], ["N", 14])
+    sg = dgl_gt.load("encoded")
+    of_user = sg.node_ids.argsort()
+    feat, laplacian, walks = (sg.ndata[name][of_user].float() for name in ("feat", "laplacian", "random_walk"))
+    feat = functional.normalize(feat, p=1.0) if more else feat
+    edges = torch.from_numpy(np.stack(graph.edges())).long()
+    out = runner(path)(torch.cat([feat, laplacian * 100**0.5, walks], 1), edges)
+    np.testing.assert_allclose(functional.softmax(out, 1), np.load("answer.npz")["probability"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_takes_float32_in_a_process_of_float64(tmp_path):
+    directory = saved(tmp_path)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = export_model(directory, tmp_path / "model.pt", "torchscript")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found["dtypes"]["feat"] == "float32"
+    feat, edge_index = GRAPHS[0]
+    assert torch.jit.load(tmp_path / "model.pt")(feat, edge_index).dtype == torch.float32
 
 
 def test_a_model_runs_where_torch_and_this_package_alone_are(tmp_path):

@@ -82,9 +82,24 @@ def test_additions_are_made_by_expansion_but_not_to_a_stream(nothing_is_small, a
     )
     assert manifest["method"] == "expansion"
     assert manifest["edges"] == 299 * 40 + {"self_loops": 300, "undirected": 299 * 40}[addition]
-    with pytest.raises(InputError, match=f"{addition} cannot be added to a graph that is streamed.*--memory"):
+    with pytest.raises(InputError, match=rf"{addition} \(--.*\) cannot be added to a graph that is streamed.*--memory"):
         partition("graph.npz", 2, "small", memory=bound("graph.npz", "streaming"), **{addition: True})
     assert not os.path.exists("small")
+
+
+@pytest.mark.parametrize("options", [[], ["--assignment-only"], ["--max-imbalance", "1.1"], ["--halo-depth", "2"]])
+def test_a_vertex_cut_is_advised_where_it_may_be_made(options, capfd):
+    npz(nodes=20, edges=30)
+    asked = ["partition", "graph.npz", "--parts", "2", "--out", "out", "--memory", "1MiB", "--cut", "edge"]
+    assert main([*asked, *options]) == 2
+    assert ("vertex cut" in capfd.readouterr().err) == (not options)
+
+
+def test_options_are_named_as_they_are_typed(capfd):
+    npz(nodes=20, edges=30)
+    added = ["--undirected", "--self-loops", "--encode", "degree"]
+    assert main(["partition", "graph.npz", "--parts", "2", "--out", "out", "--memory", "1MiB", *added]) == 2
+    assert "--undirected, --self-loops, --encode cannot be added" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_a_dry_run_counts_encodings_and_a_stream_has_none(capsys):
     assert planned["metis"]["memory_bytes"] >= plain["metis"]["memory_bytes"] + 4 * 1000 * 600
     assert "streaming" in plain and "streaming" not in planned
     assert main([*asked[:4], "--out", "out", "--encode", "degree", "--memory", "1MiB"]) == 2
-    assert "encodings cannot be added to a graph that is streamed" in capsys.readouterr().err
+    assert "--encode cannot be added to a graph that is streamed" in capsys.readouterr().err
 
 
 def test_encoding_loads_no_torch():
