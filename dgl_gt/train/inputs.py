@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -60,7 +61,8 @@ class ModelInputs:
     ----------
     graph : ShardedGraph
     feat : Tensor, in torch's default dtype, (N_owned, F)
-        With a halo of several hops (N_held, F), the rows that the first layer reads.
+        With a halo of several hops (N_held, F), the rows that the first layer reads. Of a typed graph, a dict with the
+        rows of the owned nodes of each type that has features.
     edges : dict of str to Tensor
         ``edge_feat`` (E, edge_feats) in that dtype and ``edge_kind`` (E, edge_kinds) int32, of those that the model reads.
     signed : range
@@ -72,15 +74,21 @@ class ModelInputs:
     """
 
     graph: ShardedGraph
-    feat: torch.Tensor
+    feat: torch.Tensor | dict[str, torch.Tensor]
     edges: dict[str, torch.Tensor] = field(default_factory=dict)
     signed: range = range(0)
     reads: Inputs = Inputs()
     pairs: Pairs | None = None
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """Widths of the rows, as arguments of a model: ``in_dim``, ``edge_feats`` and ``edge_kinds``."""
+    def sizes(self) -> dict[str, Any]:
+        """Widths of the rows, as arguments of a model: ``in_dim``, ``edge_feats`` and ``edge_kinds``.
+
+        Of a typed graph, ``in_dim`` has the width of each type, 0 without features, and ``relations`` are those of the graph.
+        """
+        if isinstance(self.feat, dict):
+            widths = {name: self.feat[name].shape[1] if name in self.feat else 0 for name in self.graph.ntypes}
+            return {"in_dim": widths, "relations": [list(each) for each in self.graph.canonical_etypes]}
         widths = {name: self.edges[name].shape[1] if name in self.edges else 0 for name in ("edge_feat", "edge_kind")}
         return {
             "in_dim": self.feat.shape[1] + self.reads.node_embedding,
@@ -100,8 +108,31 @@ class ModelInputs:
 
 def read_inputs(sg: ShardedGraph, inputs: Inputs) -> ModelInputs:
     """The inputs of a model on a graph; ``InputError`` says what the shards lack, or what of their data does not fit."""
+    if sg.schema is not None:
+        return ModelInputs(sg, _features_by_type(sg, inputs), reads=inputs)
     graph = sg.taking_held_rows() if sg.depth > 1 else sg
     return ModelInputs(graph, features(sg, inputs), edge_rows(sg, inputs), signed_columns(sg, inputs.encodings), inputs)
+
+
+def _features_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """``feat`` of the owned nodes of each type that has it; ``InputError`` names a setting that typed graphs do not have."""
+    for name in ("encodings", "edge_features", "node_embedding"):
+        if getattr(inputs, name):
+            raise InputError(
+                f"{name} is given, and {sg.manifest['source']} is a typed graph, which has none; leave it out"
+            )
+    found = {}
+    for name in sg.ntypes:
+        feat = sg.nodes[name].data.get("feat")
+        if feat is None:
+            continue
+        if feat.dim() != 2 or not feat.shape[1]:
+            raise InputError(
+                f"{name}/feat of {sg.manifest['source']} has row shape {tuple(feat.shape[1:])}; it must be (N, F), with F at least 1"
+            )
+        feat = feat.to(torch.get_default_dtype())
+        found[name] = functional.normalize(feat, p=1.0) if inputs.normalizes_features else feat
+    return found
 
 
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
@@ -169,9 +200,48 @@ def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
     return feat * signs.to(feat.device)
 
 
-def required(sg: ShardedGraph, key: str, *, of_edges: bool = False) -> torch.Tensor:
-    """The node data of this name, or the edge data; ``InputError`` if the shards have none."""
+def required(sg: ShardedGraph, key: str, *, of_edges: bool = False, of_type: str = "") -> torch.Tensor:
+    """The node data of this name, or the edge data; ``InputError`` if the shards have none.
+
+    Of a typed graph those of a node type, or of a relation: a row for each node or edge, and other types have no label and
+    are in no mask.
+    """
     data = sg.edata if of_edges else sg.ndata
+    prefix = learned_type(sg, of_type, of_edges=of_edges, key=key)
+    if prefix:
+        rows = sg.edge_rows(prefix) if of_edges else sg.rows(prefix)
+        column = _required(sg, f"{prefix}/{key}", data, of_edges)
+        missing = 0 if column.dtype == torch.bool else torch.nan if column.is_floating_point() else -1
+        whole = column.new_full((sg.num_edges() if of_edges else sg.num_nodes(), *column.shape[1:]), missing)
+        return whole.index_copy_(0, rows, column)
+    return _required(sg, key, data, of_edges)
+
+
+def learned_type(sg: ShardedGraph, name: str, *, of_edges: bool = False, key: str = "label") -> str:
+    """The node type of a typed graph that is learned, or the relation: the one of this name, or the only one with labels.
+
+    It is empty where the graph has one type of each.
+    """
+    option, schema = "relation" if of_edges else "type", sg.schema
+    if schema is None:
+        if name:
+            raise InputError(
+                f"{option} is {name!r}, and {sg.manifest['source']} has one type of nodes and edges; leave it out"
+            )
+        return ""
+    if name:
+        return str(schema.relations[schema.relation(name)]) if of_edges else schema.node_types[schema.node_type(name)]
+    kind = "edge_data" if of_edges else "node_data"
+    having = [each.rpartition("/")[0] for each in sg.manifest[kind] if each.rpartition("/")[2] == "label"]
+    if len(having) != 1:
+        raise InputError(
+            f"{option} is not given, and {' and '.join(having) or 'no type'} of {sg.manifest['source']} has labels; name the "
+            f"{option} that is learned (--{option})"
+        )
+    return having[0]
+
+
+def _required(sg: ShardedGraph, key: str, data: dict[str, torch.Tensor], of_edges: bool) -> torch.Tensor:
     if key not in data:
         present = ", ".join(map(repr, data)) or "none"
         kind, way = ("edge data", "") if of_edges else ("node data", ", or name a file that has it with --node-data")

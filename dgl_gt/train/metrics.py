@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
@@ -45,13 +46,16 @@ def average_precision(scores: Tensor, labels: Tensor, comm: Comm) -> float:
 
 
 def f1_micro(scores: Tensor, labels: Tensor, comm: Comm) -> float:
-    """F1 of all labels together; a label is predicted where its score is above 0. ``labels`` (n_i, L), below 0 unknown."""
+    """F1 of all labels together; a label is predicted where its score is above 0. ``labels`` (n_i, L), below 0 unknown.
+
+    Labels (n_i,) are classes, of which the one with the largest score is predicted.
+    """
     right, predicted, positive = _counts_of_labels(scores, labels, comm).sum(1).tolist()
     return 2 * right / max(predicted + positive, 1)
 
 
 def f1_macro(scores: Tensor, labels: Tensor, comm: Comm) -> float:
-    """The mean over labels of F1, which is 0 for a label that is neither there nor predicted."""
+    """The mean over labels, or classes, of F1, which is 0 for a label that is neither there nor predicted."""
     right, predicted, positive = _counts_of_labels(scores, labels, comm)
     return float((2 * right / (predicted + positive).clamp(min=1)).double().mean())
 
@@ -176,7 +180,9 @@ def _sums(comm: Comm, *values) -> list[float]:
 
 
 def _counts_of_labels(scores: Tensor, labels: Tensor, comm: Comm) -> Tensor:
-    """Of each label the rows that are rightly predicted, predicted, and positive, int64 (3, L)."""
+    """Of each label, or class, the rows that are rightly predicted, predicted, and positive, int64 (3, L)."""
+    if labels.dim() == 1:  # classes
+        scores, labels = (one_hot(each, scores.shape[1]) for each in (scores.argmax(1), labels))
     known, positive = labels >= 0, labels > 0
     predicted = (scores > 0) & known
     return comm.all_reduce(torch.stack([each.sum(0) for each in (predicted & positive, predicted, positive)]).cpu())

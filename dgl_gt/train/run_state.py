@@ -240,8 +240,12 @@ def data_digest(sg: ShardedGraph, names, edge_names=()) -> dict[str, str | int]:
     source, destination = sg.edges()
     ends = torch.stack([held[source], held[destination]], 1).cpu()
     sums = [_sum_of_rows(sg.edge_ids.cpu(), ends, "edges")]
-    sums += [_sum_of_rows(sg.node_ids.cpu(), sg.ndata[name].cpu(), name) for name in names]
-    sums += [_sum_of_rows(sg.edge_ids.cpu(), sg.edata[name].cpu(), f"edge {name}") for name in edge_names]
+    for name in names:
+        of_type = slice(None) if sg.schema is None else sg.rows(name.partition("/")[0])
+        sums.append(_sum_of_rows(sg.node_ids[of_type].cpu(), sg.ndata[name].cpu(), name))
+    for name in edge_names:
+        of_relation = slice(None) if sg.schema is None else sg.edge_rows(name.partition("/")[0])
+        sums.append(_sum_of_rows(sg.edge_ids[of_relation].cpu(), sg.edata[name].cpu(), f"edge {name}"))
     totals = sg.comm.all_reduce(torch.tensor(sums)).tolist()
     labels = ("edges", *names, *(f"edge data {name}" for name in edge_names))
     digests = {name: f"{total % 2**64:016x}" for name, total in zip(labels, totals)}
@@ -279,11 +283,12 @@ def identity_of(
 def _data_of_run(config: TrainConfig, sg: ShardedGraph) -> dict[str, str | int]:
     """Digests of what a run reads of a graph."""
     inputs = config.task.inputs
-    data = data_digest(
-        sg,
-        (*(["feat"] if "feat" in sg.ndata else []), *config.task.node_data, *inputs.encodings),
-        (*config.task.edge_data, *inputs.edge_features),
-    )
+    of_nodes = (*(["feat"] if "feat" in sg.ndata else []), *config.task.node_data, *inputs.encodings)
+    of_edges = (*config.task.edge_data, *inputs.edge_features)
+    if sg.schema is not None:  # of all types
+        of_nodes = tuple(name for name in sg.ndata if name.rpartition("/")[2] in ("feat", *of_nodes))
+        of_edges = tuple(name for name in sg.edata if name.rpartition("/")[2] in of_edges)
+    data = data_digest(sg, of_nodes, of_edges)
     if config.task.reads_links:
         links = sg.read_links()
         data["negatives of each link"] = sg.manifest["links"]["own_negatives"]

@@ -62,7 +62,7 @@ class NodeClassificationConfig(LabelTaskConfig):
         A value is out of range; the message names it and says what is allowed.
     """
 
-    metrics = "accuracy", "roc_auc"
+    metrics = "accuracy", "roc_auc", "f1_macro", "f1_micro"
 
     label_smoothing: Share = setting(0.0, "share of a label that is spread over all classes")
     class_weights: Annotated[str, one_of(("none", "balanced"))] = setting(

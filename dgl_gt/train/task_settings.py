@@ -73,6 +73,13 @@ class TaskConfig(Settings):
     node_embedding: Annotated[int, between(0, 2**16)] = setting(
         0, "width of a trained row of each node, which the model reads after the features, or where there are none"
     )
+    type: Annotated[str, Meta(description="the name of a node type")] = setting(
+        "", "node type that is learned on a typed graph; by default the only one that has labels"
+    )
+    relation: Annotated[str, Meta(description="the name of a relation")] = setting(
+        "",
+        "relation whose edges are learned on a typed graph, as in user,rates,item; by default the only one with labels",
+    )
     normalize_features: Flag = setting(False, "divide each node's features by the sum of their absolute values")
 
     def __post_init__(self):

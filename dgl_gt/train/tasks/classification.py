@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 
 from ..task import Batch
@@ -69,11 +68,10 @@ class NodeClassification(LabelTask):
         return torch.zeros(count, dtype=torch.int64)
 
     @classmethod
-    def width_of(cls, label: Tensor, sg: ShardedGraph) -> int:
+    def width_of(cls, label: Tensor, most: int, comm: Comm) -> int:
         """The largest label on any rank plus one."""
         largest = label.max().reshape(1).cpu() if len(label) else torch.tensor([-1])
-        classes = int(sg.comm.all_reduce(largest, "max")[0]) + 1
-        most = cls.rows_in(sg.manifest)
+        classes = int(comm.all_reduce(largest, "max")[0]) + 1
         if not 2 <= classes <= most:
             raise InputError(
                 f"the largest label is {classes - 1}; labels must number classes from 0, at least two of them and at most "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,13 @@ from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.units import format_count
 
 from ..config import TrainConfig
-from ..inputs import ModelInputs, edge_pairs, read_inputs, required
+from ..inputs import ModelInputs, edge_pairs, learned_type, read_inputs, required
 from ..metric_kinds import MetricKind
 from ..metrics import read_metric
 from ..model import logits_of
 from ..task import Batch
 from ..task_config import LabelTaskConfig
+from ..task_settings import TaskConfig
 
 _Task = TypeVar("_Task", bound="LabelTask")
 SPLITS = tuple(mask.removesuffix("_mask") for mask in SPLIT_MASKS)
@@ -105,17 +106,18 @@ class LabelTask:
         if graphs is not None and graphs.base is not sg:
             cls.check_part(config)
             trained = replace(cls._labelled_rows(graphs.base, config), weights=graphs.weights)
-        out_dim = cls.width_of(evaluated.label, sg)
+        num_rows = cls.rows_in(sg, config.task)
+        out_dim = cls.width_of(evaluated.label, num_rows, sg.comm)
         graph_of_step = None if graphs is None or graphs.is_exact else graphs.of_step
-        of_graph = evaluated, trained, counts, cls.rows_in(sg.manifest)
+        of_graph = evaluated, trained, counts, num_rows
         return cls.of_rows(*of_graph, out_dim, config, sg.comm, graph_of_step)
 
     @classmethod
     def assume(cls: type[_Task], sg: ShardedGraph, config: TrainConfig, out_dim: int) -> _Task:
         """All rows count as training rows where labels or masks are missing."""
-        name, (data, count) = _settings(config).label, cls.data_of(sg)
-        mask = data.get("train_mask")
-        label = cls.labels(data[name], name, sg.comm) if name in data else cls.assumed_labels(count, out_dim)
+        name, count = _settings(config).label, cls.rows_on(sg)
+        mask, label = (cls.column_if_any(sg, each, config.task) for each in ("train_mask", name))
+        label = cls.assumed_labels(count, out_dim) if label is None else cls.labels(label, name, sg.comm)
         if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
             mask = torch.ones(count, dtype=torch.bool)
         rows = LabelledRows(read_inputs(sg, config.task.inputs), label, {"train": mask.nonzero().squeeze(1)})
@@ -144,23 +146,36 @@ class LabelTask:
     # ---- what its rows are
 
     @staticmethod
-    def data_of(sg: ShardedGraph) -> tuple[dict[str, Tensor], int]:
-        """The data of the rows on this rank by name, and the number of rows."""
-        return sg.ndata, sg.num_nodes()
+    def rows_on(sg: ShardedGraph) -> int:
+        """The rows on this rank."""
+        return sg.num_nodes()
 
     @staticmethod
-    def column(sg: ShardedGraph, name: str) -> Tensor:
+    def column(sg: ShardedGraph, name: str, settings: TaskConfig) -> Tensor:
         """Data of the rows by name; ``InputError`` if the shards have none."""
-        return required(sg, name)
+        return required(sg, name, of_type=settings.type)
+
+    @classmethod
+    def column_if_any(cls, sg: ShardedGraph, name: str, settings: TaskConfig) -> Tensor | None:
+        """Data of the rows by name; None if the shards have none."""
+        try:
+            return cls.column(sg, name, settings)
+        except InputError:
+            return None
 
     @staticmethod
-    def rows_in(manifest: dict) -> int:
-        """The rows of the whole graph."""
-        return user_node_count(manifest)
+    def rows_in(sg: ShardedGraph, settings: TaskConfig) -> int:
+        """The rows of the whole graph that can have labels."""
+        if sg.schema is not None:
+            return sg.schema.nodes[learned_type(sg, settings.type)]
+        return user_node_count(sg.manifest)
 
     @staticmethod
-    def user_rows(sg: ShardedGraph) -> Tensor | None:
-        """Which rows are the user's; None where all are."""
+    def user_rows(sg: ShardedGraph, settings: TaskConfig) -> Tensor | None:
+        """Which rows are the user's and can have labels; None where all are."""
+        if sg.schema is not None:
+            rows = torch.zeros(sg.num_nodes(), dtype=torch.bool, device=sg.device)
+            return rows.index_fill_(0, sg.rows(learned_type(sg, settings.type)), True)
         num_nodes = user_node_count(sg.manifest)
         return sg.node_ids < num_nodes if num_nodes < sg.manifest["nodes"] else None
 
@@ -190,8 +205,8 @@ class LabelTask:
         raise NotImplementedError
 
     @classmethod
-    def width_of(cls, label: Tensor, sg: ShardedGraph) -> int:
-        """Numbers that the model gives each row, for labels as :meth:`labels` reads them; a collective."""
+    def width_of(cls, label: Tensor, most: int, comm: Comm) -> int:
+        """Numbers that the model gives each row, for labels of at most ``most`` rows in all; a collective."""
         return label.shape[1]
 
     @classmethod
@@ -249,22 +264,26 @@ class LabelTask:
 
     @classmethod
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
-        """Predict for every node, in the original order, without virtual nodes."""
+        """Predict for every node, in the original order, without virtual nodes; of a typed graph those of the type learned."""
         out = inputs.graph.gather(at_least_float32(logits_of(model, inputs)), to=0)
         if out is None:
             return None
         learned: Any = getattr(model, "dgl_gt_learned", {})
-        return cls.predictions(out[: user_node_count(inputs.graph.manifest)].cpu(), learned)
+        graph, of_model = inputs.graph, cast(Any, model)
+        rows = slice(0, user_node_count(graph.manifest))
+        if graph.schema is not None:
+            rows = graph.schema.rows_of("node", f"{learned_type(graph, of_model.dgl_gt_task.type)}/")
+        return cls.predictions(out[rows].cpu(), learned)
 
     @classmethod
     def _labelled_rows(cls, sg: ShardedGraph, config: TrainConfig) -> LabelledRows:
         settings, rows = _settings(config), {}
         inputs = read_inputs(sg, settings.inputs)
-        label = cls.labels(cls.column(sg, settings.label), settings.label, sg.comm)
+        label = cls.labels(cls.column(sg, settings.label, settings), settings.label, sg.comm)
         known = cls.known(label)
         known = known.any(1) if known.dim() == 2 else known
         for name in SPLITS:
-            mask = cls.column(sg, f"{name}_mask")
+            mask = cls.column(sg, f"{name}_mask", settings)
             splits = mask.shape[1] if mask.dim() == 2 else 1
             if settings.split >= splits:
                 raise InputError(
@@ -272,7 +291,7 @@ class LabelTask:
                 )
             chosen = mask[:, settings.split] if mask.dim() == 2 else mask
             rows[name] = (chosen & known).nonzero().squeeze(1)
-        return LabelledRows(inputs, label, rows, cls.user_rows(sg))
+        return LabelledRows(inputs, label, rows, cls.user_rows(sg, settings))
 
 
 class OnEdges(LabelTask):
@@ -281,19 +300,19 @@ class OnEdges(LabelTask):
     answers: ClassVar[Callable]  # a named tuple: source, destination, and what the task predicts
 
     @staticmethod
-    def data_of(sg: ShardedGraph) -> tuple[dict[str, Tensor], int]:
-        return sg.edata, sg.num_edges()
+    def rows_on(sg: ShardedGraph) -> int:
+        return sg.num_edges()
 
     @staticmethod
-    def column(sg: ShardedGraph, name: str) -> Tensor:
-        return required(sg, name, of_edges=True)
+    def column(sg: ShardedGraph, name: str, settings: TaskConfig) -> Tensor:
+        return required(sg, name, of_edges=True, of_type=settings.relation)
 
     @staticmethod
-    def rows_in(manifest: dict) -> int:
-        return manifest["edges"]
+    def rows_in(sg: ShardedGraph, settings: TaskConfig) -> int:
+        return sg.manifest["edges"]
 
     @staticmethod
-    def user_rows(sg: ShardedGraph) -> None:
+    def user_rows(sg: ShardedGraph, settings: TaskConfig) -> None:
         return None
 
     @property
@@ -347,7 +366,12 @@ class OnEdges(LabelTask):
         ids, source, destination, out = (torch.cat(each).cpu() for each in gathered)
         order = ids.argsort()
         order = order[torch.maximum(source, destination)[order] < user_node_count(graph.manifest)]
-        learned: Any = getattr(model, "dgl_gt_learned", {})
+        learned, of_model = getattr(model, "dgl_gt_learned", {}), cast(Any, model)
+        if graph.schema is not None:
+            of_relation = graph.schema.rows_of(
+                "edge", f"{learned_type(graph, of_model.dgl_gt_task.relation, of_edges=True)}/"
+            )
+            order = order[of_relation]
         found = cls.predictions(out[order], learned)
         return cls.answers(source[order].numpy(), destination[order].numpy(), *found)
 

@@ -107,10 +107,13 @@ class Pretrain:
         settings = config.task
         assert isinstance(settings, PretrainConfig)
         inputs = read_inputs(sg, settings.inputs)
+        if isinstance(inputs.feat, dict):
+            raise InputError(f"task is pretrain, and {sg.manifest['source']} is a typed graph; choose another task")
         if sg.depth > 1:  # owned rows are hidden, and travel
             inputs = replace(inputs, graph=sg, feat=inputs.feat[: sg.num_nodes()])
         links = RankLinks.of_edges(sg, partial(_split_of, seed=config.seed, what=_OF_EDGES), _SPLITS)
         width = sg.ndata["feat"].shape[1] if "feat" in sg.ndata else 0
+        assert not isinstance(inputs.feat, dict)
         features = inputs.feat[:, :width]
         total = sg.comm.all_reduce(features.sum(0, dtype=torch.float64).cpu())
         return cls(
