@@ -123,9 +123,12 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
     settings = {"strategy": rules.name, "depth": depth, "overlap": overlap, "check_parameters": checks}
     comm.check_agreement({"shards": manifest["checksum"]} | settings)
     shard = complete(shard.to(device), comm, rules.in_rank_order)
+    sg = ShardedGraph(shard, comm, rules, lambda on: make_view(rules, on, comm, overlap))
+    if shard.schema is not None:
+        sg.view.in_degrees_by_relation()  # in a vertex cut they are exchanged once
     comm.reset_counters()
     comm.owned_rows = shard.num_owned
-    return ShardedGraph(shard, comm, rules, lambda on: make_view(rules, on, comm, overlap))
+    return sg
 
 
 def complete(shard: Shard, comm: Comm, has_rank_order: bool = False) -> Shard:

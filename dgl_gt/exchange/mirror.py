@@ -57,10 +57,10 @@ class Mirror(ShardView):
         out, lse = attend_rows(to.pieces[0], q, kv, bias=bias, edge=edge, dropout=dropout, return_lse=True)
         plan, owned = self._return_plan, self.num_owned
         mirrors = owned + plan.send_rows.to(out.device)
-        part, restored = in_wire_order(out.index_select(0, mirrors), False)
+        part, restored = in_wire_order(out, False)
         parts, part_lses = (
-            self.comm.exchange(rows, plan.send_counts, plan.recv_counts)
-            for rows in (part, lse.index_select(0, mirrors))
+            self.comm.exchange(rows.index_select(0, mirrors), plan.send_counts, plan.recv_counts)
+            for rows in (part, lse)
         )
         return merge_rows(out[:owned], lse[:owned], restored(parts), part_lses, plan.order, plan.recv_counts)
 

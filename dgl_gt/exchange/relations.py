@@ -42,15 +42,15 @@ class RowGroups:
 
     @cached_property
     def _is_sorted(self) -> bool:
-        return bool((self.rows[1:] > self.rows[:-1]).all())
+        return torch.equal(self.rows, torch.arange(len(self.rows), device=self.rows.device))
 
     def group(self, number: int) -> Tensor:
         """The rows of a group."""
         return self.rows[self.ptr[number] : self.ptr[number + 1]]
 
     def span(self, number: int) -> Tensor | slice:
-        """The rows of a group, as a slice where they follow one another."""
-        return self._spans[number]
+        """The rows of a group, as a slice where all groups lie one after the other."""
+        return slice(self.ptr[number], self.ptr[number + 1]) if self._is_sorted else self.group(number)
 
     @cached_property
     @torch.inference_mode(False)
@@ -60,16 +60,6 @@ class RowGroups:
             torch.arange(len(self.ptr) - 1, device=self.rows.device), torch.tensor(self.counts, device=self.rows.device)
         )
         return torch.empty_like(numbers).index_copy_(0, self.rows, numbers)
-
-    @cached_property
-    def _spans(self) -> list[Tensor | slice]:
-        spans: list[Tensor | slice] = []
-        for number in range(len(self.ptr) - 1):
-            rows = self.group(number)
-            first = int(rows[0]) if len(rows) else 0
-            is_range = bool((rows == torch.arange(first, first + len(rows), device=rows.device)).all())
-            spans.append(slice(first, first + len(rows)) if is_range else rows)
-        return spans
 
 
 class TypedProject(Protocol):

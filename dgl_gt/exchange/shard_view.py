@@ -120,10 +120,6 @@ class ShardView(View):
 
     def relations_of(self, csc: CSC, ranges: list[tuple[int, int]]) -> Relations:
         """Return the relations of edges of the part; see :func:`.relations.relations_of`."""
-        if not (self.rules.is_deep or self.shard.has_mirrors):
-            raise ValueError(
-                f"strategy {self.rules.name} is not available on typed graphs; use halo, or mirror on a vertex cut"
-            )
         return relations_of(csc, self.checked_schema, self.shard.edge_ids[: csc.num_edges], ranges)
 
     def begin_pull(self, x: torch.Tensor):

@@ -19,13 +19,14 @@ from .convolution_layer import ConvolutionLayer
 from .dropout import begin_pass
 from .layer import GraphTransformerLayer
 from .precision import ReplacedForward
+from .typed_layer import TypedTransformerLayer
 
 
 def apply_activation_checkpoint(model: nn.Module, mode: str) -> nn.Module:
     """Set what a training step keeps of each graph transformer layer of a model for its backward pass.
 
-    It replaces the ``forward`` of every :class:`GraphTransformerLayer` and :class:`ConvolutionLayer` in the model, in
-    place. Parameters, ``state_dict`` keys and numbers stay the same, and so do running statistics of batch norms, which
+    It replaces the ``forward`` of every :class:`GraphTransformerLayer`, :class:`ConvolutionLayer` and
+    :class:`TypedTransformerLayer` in the model, in place. Parameters, ``state_dict`` keys and numbers stay the same, and so do running statistics of batch norms, which
     the second run of a layer does not count again. It can be called again with another mode.
 
     Parameters
@@ -75,7 +76,8 @@ def checkpoint_modes(model: nn.Module) -> tuple[str, ...]:
 
 def _layers(model: nn.Module) -> list[nn.Module]:
     """Return the layers that can be computed again."""
-    return [module for module in model.modules() if isinstance(module, (GraphTransformerLayer, ConvolutionLayer))]
+    kinds = GraphTransformerLayer, ConvolutionLayer, TypedTransformerLayer
+    return [module for module in model.modules() if isinstance(module, kinds)]
 
 
 def _forward(layer: nn.Module, mode: str, *args, **kwargs) -> Tensor:

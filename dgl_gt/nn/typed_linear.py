@@ -89,9 +89,9 @@ def _rows_of(x: Tensor, rows: Tensor | slice) -> Tensor:
 
 
 def _pieces(groups: RowGroups, in_place: bool):
-    """For each group its rows, as a slice where they follow one another, and the places of its results."""
+    """For each group its rows, of types as a slice where they lie one after the other, and the places of its results."""
     for number, (begin, end) in enumerate(zip(groups.ptr, groups.ptr[1:])):
-        rows = groups.span(number)
+        rows = groups.span(number) if in_place else groups.group(number)
         yield rows, rows if in_place else slice(begin, end)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import lru_cache, partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import Costs
-from dgl_gt.partition.figures.figures import Figures
+from dgl_gt.partition.figures.figures import Figures, TypedWidths
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.figures.strategies import CHOICES, counts_of_parts, default_strategy, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
@@ -50,11 +51,11 @@ _DEFAULT_GRAPH, _DEFAULT_FEATURES, _DEFAULT_RANKS = (
 _SMALLER, _FEWER = "a smaller --hidden", "fewer --layers"
 _TERMS = {  # what a rank holds, by the count on which it depends; and what makes it smaller
     "rows of its own nodes": (
-        ("owned", "selected"),
+        ("owned", "selected", "typed_nodes", "own_sources"),
         ("--activation-checkpoint full", "--precision bf16", _SMALLER, "more parts on more machines"),
     ),
     "rows of nodes of other ranks": (
-        ("copies", "sent", "returned", "returns", "nodes"),
+        ("copies", "sent", "returned", "returns", "nodes", "sources"),
         ("another --strategy", _SMALLER, "a cut with fewer copies"),
     ),
     "edges": (("edges", "sent_edges", "cut_edges", "all_edges", "returned_edges"), ("more parts on more machines",)),
@@ -82,7 +83,10 @@ def _make_step(
 
 
 def tracer_of(
-    config: TrainConfig, features: int, classes: int | None = None, factory: ModelFactory | None = None
+    config: TrainConfig,
+    features: int | TypedWidths,
+    classes: int | None = None,
+    factory: ModelFactory | None = None,
 ) -> Tracer:
     """The training step of ``dgl-gt train``, for :func:`dgl_gt.plan.choose`; plans of one model share its traces.
 
@@ -90,8 +94,8 @@ def tracer_of(
     ----------
     config : TrainConfig
         An ``activation_checkpoint`` other than ``none`` is kept; otherwise all modes are considered.
-    features : int
-        Width of the node features.
+    features : int or TypedWidths
+        Width of the node features, or those of each type of a typed graph, see ``Figures.features``.
     classes : int, optional
         Number of classes, or width of the result for another task.
     factory : ModelFactory, optional
@@ -102,7 +106,7 @@ def tracer_of(
     InputError
         There are no features, or the factory fails.
     """
-    if features + config.task.node_embedding < 1:
+    if not isinstance(features, TypedWidths) and features + config.task.node_embedding < 1:
         raise InputError(
             "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, add random "
             "features with --random-features, or train rows of nodes with --node-embedding"
@@ -115,11 +119,16 @@ def tracer_of(
     return make(config.changed(**others), features, classes or config.task.assumed_out_dim, factory)
 
 
-def _traces(config: TrainConfig, features: int, out_dim: int, factory: ModelFactory | None) -> Tracer:
+def _traces(config: TrainConfig, features: int | TypedWidths, out_dim: int, factory: ModelFactory | None) -> Tracer:
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
-        tables = {"edge_kinds": len(config.task.inputs.edge_features)}  # at most: numbers need fewer weights than kinds
-        in_dim = features + config.task.node_embedding
-        model, mode = build_model(config, in_dim, out_dim, factory, **tables), config.activation_checkpoint
+        sizes: dict[str, Any]
+        if isinstance(features, TypedWidths):
+            sizes = {"in_dim": features.as_dict(), "relations": features.relations}
+        else:  # of edge data at most: numbers need fewer weights than kinds
+            tables = len(config.task.inputs.edge_features)
+            sizes = {"in_dim": features + config.task.node_embedding, "edge_kinds": tables}
+        model = build_model(config, out_dim=out_dim, factory=factory, **sizes)
+    mode = config.activation_checkpoint
     needed, available = 4 * sum(each.nbytes for each in model.parameters()), available_memory_bytes()
     if needed > available:
         raise InputError(
@@ -137,7 +146,12 @@ def _traces(config: TrainConfig, features: int, out_dim: int, factory: ModelFact
         partial(_make_step, config, out_dim, factory),
         max_depth(model),
         checkpoint_modes(model) if mode == "none" else (mode,),
-        {**of_model, "precision": config.precision, "features": features, "classes": out_dim},
+        {
+            **of_model,
+            "precision": config.precision,
+            "features": features.as_dict() if isinstance(features, TypedWidths) else features,
+            "classes": out_dim,
+        },
         variant,
     )
 
@@ -199,7 +213,9 @@ def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
     """More than a step of the graph transformer takes, from its sizes alone."""
     rows = float(np.max(figures.owned + figures.copies_by_hop.sum(1)))
     layers = config.model.layers + config.model.global_layers
-    features = figures.features + 2 * config.task.node_embedding  # trained rows have gradients and an optimiser, too
+    widths = figures.features
+    features = sum(widths.as_dict().values()) if isinstance(widths, TypedWidths) else widths
+    features += 2 * config.task.node_embedding  # trained rows have gradients and an optimiser, too
     weights = layers * 20 * config.model.hidden**2 + features * config.model.hidden
     return 4 * (rows * (3 * features + _ROWS_OF_A_LAYER * layers * config.model.hidden) + 6 * weights)
 

@@ -349,7 +349,7 @@ def forecast(
     if say_notes:
         say_notes(graph.notes, graph.left_out)
     check_parts(graph.num_nodes, max(world_sizes))  # before any is cut
-    traces, costs = traces_of(features_of(columns_of(graph)["node_data"])), default_costs()
+    traces, costs = traces_of(features_of(columns_of(graph)["node_data"], graph.schema)), default_costs()
     depth, weights = min(max_depth or traces.max_depth, traces.max_depth), profile.unequal_weights()
 
     def plan(ranks: int) -> Plan | NothingFits:

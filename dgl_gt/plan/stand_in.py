@@ -23,9 +23,10 @@ from dgl_gt.partition.cuts.vertex_cut import VertexCut
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.partition.graph import LINK_SETS, Graph, from_edges
+from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.shards.counts import manifest_counts
 from dgl_gt.partition.shards.layout import Layout
-from dgl_gt.partition.shards.write import structure_arrays
+from dgl_gt.partition.shards.write import of_type, structure_arrays
 from dgl_gt.partition.transforms.encodings import NAMES
 from dgl_gt.partition.transforms.exphormer import VIRTUAL_NODE
 
@@ -118,8 +119,13 @@ class _LaidOut:
         return {**dict.fromkeys(LINK_SETS, none), "new_ids": places}
 
     def data(self, part: int, kind: str, *names: str, rows: int) -> dict[str, torch.Tensor]:
-        columns = getattr(self._layout.graph, kind)
-        return {name: torch.from_numpy(column[:rows].copy()) for name, column in columns.items()}
+        graph, ids = self._layout.graph, self.structure(part, "node_ids", "edge_ids")
+        of_kind = ids[f"{kind.removesuffix('_data')}_ids"][:rows].numpy()
+        columns = getattr(graph, kind)
+        return {
+            name: torch.from_numpy(column[of_type(graph, kind.removesuffix("_data"), name, of_kind)])
+            for name, column in columns.items()
+        }
 
 
 def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool = True) -> ShardedGraph:
@@ -133,15 +139,24 @@ def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool 
     return ShardedGraph(shard, ranks, strategy, lambda on: make_view(strategy, on, ranks, overlap))
 
 
-def make_layout(strategy: StrategyRules, depth: int, parts: int, seed: int, node_data: dict, edge_data: dict) -> Layout:
+def make_layout(
+    strategy: StrategyRules,
+    depth: int,
+    parts: int,
+    seed: int,
+    node_data: dict,
+    edge_data: dict,
+    schema: Schema | None = None,
+) -> Layout:
     """Lay out a small random graph, of which part 0 has rows and edges of every kind.
 
     ``seed`` is that of the numbers of rows and edges. The columns of the data are given by a dtype's name and the shape of
-    a row. Masks select random rows of part 0, and all of the others; all other values are zeros, or True.
+    a row. Masks select random rows of part 0, and all of the others; all other values are zeros, or True. Of a typed graph,
+    the types and relations are those of ``schema``.
     """
     for attempt in range(_MAX_ATTEMPTS):
         rng = np.random.default_rng([parts, depth, seed, attempt])
-        layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data), depth)
+        layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data, schema), depth)
         figures = layout.figures
         counts = [figures.copies_by_hop[0], figures.sent_by_hop[0], figures.edges_by_hop[0]]
         if size := strategy.ranks_per_host:
@@ -152,7 +167,9 @@ def make_layout(strategy: StrategyRules, depth: int, parts: int, seed: int, node
     raise InputError(f"a halo of {depth} hops in {parts} parts cannot be traced; choose fewer hops")
 
 
-def _cut_graph(rng, strategy: StrategyRules, depth: int, parts: int, node_data, edge_data) -> tuple[Graph, Permutation]:
+def _cut_graph(
+    rng, strategy: StrategyRules, depth: int, parts: int, node_data, edge_data, schema: Schema | None
+) -> tuple[Graph, Permutation]:
     least, most = np.array(_OTHERS if parts < _MANY_PARTS else _OTHERS_OF_MANY)
     owned = rng.integers(*_OWNED)
     if depth > 1:  # so that no hop reaches all rows
@@ -167,21 +184,46 @@ def _cut_graph(rng, strategy: StrategyRules, depth: int, parts: int, node_data, 
         src, dst = _few_edges(rng, ptr, depth)
     else:
         src, dst, owners = _even_edges(rng, ptr, is_vertex_cut)
-    graph = from_edges(src, dst, int(ptr[-1]), {}, name="the graph of a trace")
-    for data, columns, rows in (
-        (graph.node_data, node_data, graph.num_nodes),
-        (graph.edge_data, edge_data, graph.num_edges),
-    ):
-        data.update({name: np.full((rows, *shape), dtype == "bool", dtype) for name, (dtype, shape) in columns.items()})
-    masks = [x[: ptr[1]] for x in graph.node_data.values() if x.dtype == bool and x.ndim == 1]
+    order, kept = np.arange(ptr[-1], dtype=np.int32), np.arange(len(src))
+    if schema is not None:
+        order, kept, schema = _with_types(rng, src, dst, int(ptr[-1]), schema)
+        src, dst = order[src[kept]], order[dst[kept]]
+    graph = from_edges(src, dst, int(ptr[-1]), {}, name="the graph of a trace", schema=schema)
+    for kind, data, columns in (("node", graph.node_data, node_data), ("edge", graph.edge_data, edge_data)):
+        whole = graph.num_nodes if kind == "node" else graph.num_edges
+        for name, (dtype, shape) in columns.items():
+            rows = slice(0, whole) if schema is None else schema.rows_of(kind, name)
+            data[name] = np.full((rows.stop - rows.start, *shape), dtype == "bool", dtype)
+    masks = {name: x for name, x in graph.node_data.items() if x.dtype == bool and x.ndim == 1}
     shares = rng.dirichlet(np.full(len(masks) + 1, 3.0))  # of the rows of part 0; no two masks select the same row
     chosen = rng.choice(len(masks) + 1, int(ptr[1]), p=shares)
-    for number, mask in enumerate(masks):
-        mask[:] = chosen == number
-    order = np.arange(graph.num_nodes, dtype=np.int32)
+    for number, (name, mask) in enumerate(masks.items()):
+        is_first = np.zeros(graph.num_nodes, bool)
+        is_first[order[: ptr[1]]] = True
+        selected = ~is_first
+        selected[order[: ptr[1]]] = chosen == number
+        mask[:] = selected[slice(None) if schema is None else schema.rows_of("node", name)]
     if is_vertex_cut:
-        return graph, VertexCut(order, ptr, owners[graph.edge_ids], np.full(parts, 1 / parts))
+        return graph, VertexCut(order, ptr, owners[kept][graph.edge_ids], np.full(parts, 1 / parts))
     return graph, EdgeCut(order, ptr, np.full(parts, 1 / parts))
+
+
+def _with_types(rng, src: np.ndarray, dst: np.ndarray, nodes: int, schema: Schema):
+    """Give rows random types, and edges random relations between the types of their ends.
+
+    Returns the node of each row, (nodes,), as nodes are numbered type by type; the edges that a relation can have, relation
+    by relation; and the schema with the counts.
+    """
+    types = rng.choice(len(schema.nodes), nodes, p=rng.dirichlet(np.full(len(schema.nodes), 4.0)))
+    order = np.empty(nodes, np.int32)
+    order[np.argsort(types, kind="stable")] = np.arange(nodes)
+    fits = (types[src][:, None] == schema.ends[:, 0]) & (types[dst][:, None] == schema.ends[:, 1])
+    relation = np.where(fits, rng.random(fits.shape), -1).argmax(axis=1)
+    kept = np.flatnonzero(fits.any(axis=1))
+    kept = kept[np.argsort(relation[kept], kind="stable")]
+    counts = np.bincount(types, minlength=len(schema.nodes)), np.bincount(relation[kept], minlength=len(schema.edges))
+    nodes_by_type, edges_by_relation = (list(map(int, each)) for each in counts)
+    return order, kept, Schema(dict(zip(schema.nodes, nodes_by_type)), dict(zip(schema.edges, edges_by_relation)))
 
 
 def _even_edges(rng, ptr: np.ndarray, is_vertex_cut: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -195,7 +195,7 @@ def report_costs(
         rules = strategy_for(read_figures(manifest), strategy, depth, shards)
     figures = read_figures(manifest)
     profile.check_ranks(figures.parts)
-    trace = record_trace(make_step, rules, depth, figures.parts, figures.node_data, figures.edge_data)
+    trace = record_trace(make_step, rules, depth, figures.parts, figures.node_data, figures.edge_data, figures.schema)
     seconds, sent, layers = (None, None, None) if sg is None else _measure_step(make_step, sg)
     predicted = traced_time(trace, figures, profile)
     return StepCosts(

@@ -20,7 +20,11 @@ from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import ATTENTION_PASSES, Profile
 from dgl_gt.partition.figures.strategies import ONE, Count, counts_of_parts
 
-_PER_COUNT = {"one": "rank", "selected": "owned"}  # names of counts in PerCount
+_PER_COUNT = {
+    "one": "rank",
+    "selected": "owned",
+    **dict.fromkeys(("typed_nodes", "sources", "own_sources"), "owned"),
+}  # names of counts in PerCount
 _DIGITS = 6  # of linear costs
 COMPUTE = ("product", "rows", "edges")  # in the order of TERMS
 # Operations of torch that read and write memory in order and hardly compute. Copies and joins are not among them: they
@@ -310,7 +314,7 @@ def _per_count(amounts: np.ndarray, trace: Trace, figures: Figures) -> PerCount:
     found = dict.fromkeys(PerCount.__struct_fields__, 0.0)
     for count, amount, total in zip(trace.counts, amounts, counts_of_parts(figures, trace.counts).sum(axis=0)):
         known = _PER_COUNT.get(count.of, count.of)
-        if known not in found or count.mask:
+        if known not in found or count.mask or count.kind is not None:
             known = known if known in found else "edges"
             amount = amount * total / max(float(getattr(figures, known).sum()), 1.0)
         found[known] += float(amount)

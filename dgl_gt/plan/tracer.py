@@ -89,8 +89,12 @@ class Tracer:
 
         columns = figures.node_data, figures.edge_data
         key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in (*columns, self.variant(figures)))
+        if figures.schema is not None:
+            key = *key, figures.schema.node_types, figures.schema.relations
         if key not in self._traces:
-            self._traces[key] = self._recorded(record_trace, figures, strategy, mode, depth, figures.parts, *columns)
+            self._traces[key] = self._recorded(
+                record_trace, figures, strategy, mode, depth, figures.parts, *columns, figures.schema
+            )
         return self._traces[key]
 
     def _recorded(self, record: Callable, figures: Figures, strategy: StrategyRules, mode: str, *more):

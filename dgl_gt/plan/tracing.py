@@ -23,6 +23,7 @@ from dgl_gt.ops.quantise import packed_bytes
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import LOCAL, Count, StrategyRules, counts_of_parts, same_as
+from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.torch_internals import OperationMode, profiler_range_operations, schema_of, storage_key
 
@@ -49,6 +50,7 @@ def record_trace(
     parts: int,
     node_data: dict,
     edge_data: dict,
+    schema: Schema | None = None,
     overlap: bool = True,
 ) -> Trace:
     """Trace a training step of any model, as :func:`dgl_gt.plan.report_costs` takes it, with one strategy.
@@ -61,12 +63,14 @@ def record_trace(
         raise InputError(f"{strategy} on {parts} ranks is the same as {same}; choose that strategy instead")
 
     def made_up(seed: int, parts: int = parts) -> Layout:
-        return make_layout(strategy, depth, parts, seed, node_data, edge_data)
+        return make_layout(strategy, depth, parts, seed, node_data, edge_data, schema)
 
     with torch.random.fork_rng(devices=[]), _one_thread():  # the user's generator stays where it is
         few = made_up(0, parts if strategy.shares_heads else min(parts, _FEW_PARTS))  # few ranks may not share them
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
-        names = (*(LOCAL if parts == 1 else strategy).counts(depth), *masks)
+        names = (*(LOCAL if parts == 1 else strategy).counts(depth, schema), *masks)
+        if schema is not None:
+            names = _without_dependent(made_up, names)
         layouts, counts = _independent_layouts(made_up, names)
         events: list[Event] = []
         of_layouts = []
@@ -115,6 +119,17 @@ def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[Count, ...]:
             raise InputError(f"make_step returned {step!r}; it must return a function that takes one training step")
         step()
     return tuple(Count("selected", mask=name) for name, mask in masks.items() if recorder.reads(mask))
+
+
+def _without_dependent(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[Count, ...]:
+    """Leave out counts that others always add up to: the copies of a type with one relation are the relation's sources."""
+    counts = [counts_of_parts(made_up(seed).figures, names)[0] for seed in range(2 * len(names))]
+    scaled = np.array(counts) / np.maximum(np.max(counts, axis=0), 1)
+    kept: list[int] = []
+    for number in range(len(names)):
+        if np.linalg.matrix_rank(scaled[:, [*kept, number]], tol=1e-6) > len(kept):
+            kept.append(number)
+    return tuple(names[number] for number in kept)
 
 
 def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[list[Layout], np.ndarray]:
@@ -203,7 +218,7 @@ def policy_exchanges(
     The step must run inside ``sg.view.training_step``, as that of ``dgl-gt train`` does; other steps have no such
     exchanges.
     """
-    layout = make_layout(strategy, 1, figures.parts, 0, figures.node_data, figures.edge_data)
+    layout = make_layout(strategy, 1, figures.parts, 0, figures.node_data, figures.edge_data, figures.schema)
     with torch.random.fork_rng(devices=[]):  # the user's generator stays where it is
         sg = stand_in(layout, strategy, 1)
         assert isinstance(sg.view, ShardView), "other strategies follow no policies"

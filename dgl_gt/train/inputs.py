@@ -231,8 +231,8 @@ def learned_type(sg: ShardedGraph, name: str, *, of_edges: bool = False, key: st
         return ""
     if name:
         return str(schema.relations[schema.relation(name)]) if of_edges else schema.node_types[schema.node_type(name)]
-    kind = "edge_data" if of_edges else "node_data"
-    having = [each.rpartition("/")[0] for each in sg.manifest[kind] if each.rpartition("/")[2] == "label"]
+    data = sg.edata if of_edges else sg.ndata
+    having = [each.rpartition("/")[0] for each in data if each.rpartition("/")[2] == "label"]
     if len(having) != 1:
         raise InputError(
             f"{option} is not given, and {' and '.join(having) or 'no type'} of {sg.manifest['source']} has labels; name the "
@@ -331,7 +331,12 @@ def describe_unused_data(manifest: dict, task: TaskConfig) -> str | None:
     """A phrase that names the node data and edge data of the shards that training does not read; None without any."""
     inputs = task.inputs
     known = {"feat", *task.node_data, *inputs.encodings}
-    unused = [f"node data {key!r}" for key in manifest["node_data"] if key not in known]
+    typed = manifest["schema"] is not None  # names of data then begin with their type
+    unused = [f"node data {key!r}" for key in manifest["node_data"] if _column_name(key, typed) not in known]
     known_edges = {*task.edge_data, *inputs.edge_features}
-    unused += [f"edge data {key!r}" for key in manifest["edge_data"] if key not in known_edges]
+    unused += [f"edge data {key!r}" for key in manifest["edge_data"] if _column_name(key, typed) not in known_edges]
     return f"not used by train: {', '.join(unused)}" if unused else None
+
+
+def _column_name(key: str, typed: bool) -> str:
+    return key.rpartition("/")[2] if typed else key

@@ -12,6 +12,7 @@ from dgl_gt.partition.errors import InputError, whole_number
 from dgl_gt.partition.figures.figures import Figures, HostCounts, host_sizes
 from dgl_gt.partition.figures.mapping import Mapping
 from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.schema import Schema
 
 _CHUNK_ROWS = 1 << 14  # rows whose in-edges are looked at together
 NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches hold what lies between them
@@ -44,6 +45,13 @@ class Permutation:
     def _renumbered(self, rank_of_part: np.ndarray, parts: np.ndarray) -> dict:
         """The other fields that have one entry per part or name parts, renumbered; ``parts`` is the part of each rank."""
         return {}
+
+    def by_type(self: Cut, schema: Schema) -> Cut:
+        """Return the cut with the rows of each part type by type, otherwise in the same order."""
+        types, order = schema.type_of(self.order), self.order.copy()
+        for begin, end in pairwise(self.ptr):
+            order[begin:end] = self.order[begin:end][np.argsort(types[begin:end], kind="stable")]
+        return replace(self, order=order)
 
     def new_ids(self) -> np.ndarray:
         """Return the new id of each of the user's node ids, (N,)."""

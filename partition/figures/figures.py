@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dgl_gt.partition.schema import Schema
+from dgl_gt.partition.schema import Relation, Schema
 
 MEANINGS = {  # of the figures, a title and what is counted; what costs comes first: many cut edges may share a row
     "volume": ("Volume", "rows that parts send each other in one exchange"),
@@ -37,6 +37,18 @@ class HostCounts:
     cut_edges: np.ndarray  # int64 (G,): edges of the owned rows of a host's parts that have a source on another host
 
 
+@dataclass(frozen=True)
+class TypedWidths:
+    """Columns of ``feat`` of each node type, 0 without, and the relations of a typed graph."""
+
+    widths: tuple[tuple[str, int], ...]
+    relations: tuple[Relation, ...]
+
+    def as_dict(self) -> dict:
+        """The widths by type, as plans show them."""
+        return dict(self.widths)
+
+
 @dataclass(frozen=True, eq=False)
 class TypedCounts:
     """Counts of the parts of a typed graph by node type and relation, in the order of its schema.
@@ -49,6 +61,13 @@ class TypedCounts:
     edges: np.ndarray  # (P, r, relations): as Figures.edges_by_hop
     sources: np.ndarray  # (P, r, relations): of the edges of this hop and of those before it
     own_sources: np.ndarray  # (P, relations): those of the first hop that the part owns
+    whole_sources: np.ndarray  # (relations,): those of the whole graph
+
+    def in_one_part(self) -> TypedCounts:
+        """The counts of the same graph in one part."""
+        nodes, edges = (each[:, 0].sum(axis=0)[None, None] for each in (self.nodes, self.edges))
+        sources = self.whole_sources[None]
+        return TypedCounts(np.concatenate([nodes, 0 * nodes], 1), edges, sources[None], sources, self.whole_sources)
 
 
 def host_sizes(parts: int) -> list[int]:
@@ -164,24 +183,35 @@ class Figures:
         return self.edges_by_hop.shape[1] if self.cut == "edge" else 0
 
     @property
-    def features(self) -> int:
-        """Columns of the node data ``feat``; 0 without ``feat``, or if it is one number per node."""
-        return features_of(self.node_data)
+    def features(self) -> int | TypedWidths:
+        """Columns of the node data ``feat``; 0 without ``feat``, or if it is one number per node. Of a typed graph, by type."""
+        return features_of(self.node_data, self.schema)
 
     @property
-    def feature_bytes(self) -> int:
+    def feature_bytes(self) -> float:
         """Size of ``feat`` per node (bytes)."""
-        return _row_bytes(column for name, column in self.node_data.items() if name == "feat")
+        return self._row_bytes("node", {name: each for name, each in self.node_data.items() if _is_feat(name)})
 
     @property
-    def node_bytes(self) -> int:
+    def node_bytes(self) -> float:
         """Size of all other node data per node (bytes)."""
-        return _row_bytes(column for name, column in self.node_data.items() if name != "feat")
+        return self._row_bytes("node", {name: each for name, each in self.node_data.items() if not _is_feat(name)})
 
     @property
-    def edge_bytes(self) -> int:
+    def edge_bytes(self) -> float:
         """Size of all edge data per edge (bytes)."""
-        return _row_bytes(self.edge_data.values())
+        return self._row_bytes("edge", self.edge_data)
+
+    def _row_bytes(self, kind: str, columns: dict[str, tuple[str, tuple[int, ...]]]) -> float:
+        """Size of one row of columns (bytes); data of a type count by its share of all rows."""
+        total = 0.0
+        for name, (dtype, shape) in columns.items():
+            row = np.dtype(dtype).itemsize * math.prod(shape)
+            if self.schema is not None:
+                rows, whole = self.schema.rows_of(kind, name), self.schema.rows_of(kind, "")
+                row = row * (rows.stop - rows.start) / max(whole.stop, 1)
+            total += row
+        return total
 
     def held_within(self, hops: int) -> np.ndarray:
         """Owned rows and copies of the first hops, (P,)."""
@@ -211,20 +241,27 @@ class Figures:
             near_edges=None if self.near_edges is None else one * self.near_edges.sum(),
             hosts={},
             masked={name: one * column.sum() for name, column in self.masked.items()},
+            typed=None if self.typed is None else self.typed.in_one_part(),
             **dict.fromkeys(("cut_edges", "returned", "returns", "returned_edges"), none),
             **dict.fromkeys(("copies_by_hop", "sent_by_hop", "sent_edges_by_hop", "received_rows"), none[:, None]),
         )
 
 
-def features_of(node_data: dict) -> int:
+def features_of(node_data: dict, schema: Schema | None = None) -> int | TypedWidths:
     """Columns of ``feat`` among node data, see :attr:`Figures.node_data`; 0 without ``feat``, or if its rows are no vectors."""
-    _, shape = node_data.get("feat", ("", ()))
+    if schema is not None:
+        widths = tuple((name, _width(node_data, f"{name}/feat")) for name in schema.node_types)
+        return TypedWidths(widths, schema.relations)
+    return _width(node_data, "feat")
+
+
+def _width(node_data: dict, name: str) -> int:
+    _, shape = node_data.get(name, ("", ()))
     return shape[0] if len(shape) == 1 else 0
 
 
-def _row_bytes(columns) -> int:
-    """Size of one row of columns, each a dtype and a shape (bytes)."""
-    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in columns)
+def _is_feat(name: str) -> bool:
+    return name.rpartition("/")[2] == "feat"
 
 
 def edge_cut_quality(owned, halo, edges, cut_edges, shares=None, train=None) -> dict:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.system.units import format_count
 
 from .figures import Figures
@@ -20,20 +21,31 @@ ACTIVATION_CHECKPOINTS = ("none", "keep_exchanges", "full")  # what a backward p
 class Count(NamedTuple):
     """One count of each part of a cut, on which the sizes in a training step depend.
 
-    ``of`` is ``one``, the constant 1; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` or
+    ``of`` is one of these: ``one``, the constant 1; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` or
     ``returned_edges``, as in :class:`Figures`; ``copies``, ``sent`` or ``sent_edges`` of a hop; ``nodes`` or
-    ``all_edges`` of the whole graph; or ``selected``, the owned rows that a mask selects.
+    ``all_edges`` of the whole graph; ``selected``, the owned rows that a mask selects; or of a typed graph those of a kind:
+    ``typed_nodes`` of a hop, where hop 0 are the owned rows; ``sources`` of a hop; or ``own_sources``.
     """
 
     of: str
     hop: int | None = None  # counted from 0; ``edges`` have one, too
     mask: str | None = None  # among the node data; a cut without it counts all owned rows
     ranks_per_host: int | None = None  # if M, the parts of each host of M ranks are counted together
+    kind: int | None = None  # the number of a node type, or of a relation, see :class:`TypedCounts`
 
     def of_parts(self, figures: Figures) -> np.ndarray:
         """The count of each part, (P,)."""
         if self.ranks_per_host is not None:
             return self._of_hosts(figures, self.ranks_per_host).repeat(self.ranks_per_host)
+        if self.kind is not None and figures.typed is not None:
+            typed = figures.typed
+            match self.of:
+                case "typed_nodes":
+                    return typed.nodes[:, self.hop, self.kind]
+                case "sources":
+                    return typed.sources[:, self.hop, self.kind]
+                case _:
+                    return typed.own_sources[:, self.kind]
         if self.hop is not None:
             return getattr(figures, f"{self.of}_by_hop")[:, self.hop]
         match self.of:
@@ -84,13 +96,16 @@ class StrategyRules:
     in_rank_order: bool = False  # ranks read the rows of all ranks in one order
     shares_heads: bool = False  # ranks compute some heads each, for rows of several parts, whose structure they read
     ranks_per_host: int | None = None  # M of ``mesh=M``
+    is_typed: bool = False  # it runs on typed graphs
     whole_graph: tuple[str, ...] = ()  # counts of the whole graph on which the sizes of its step depend
 
     def __str__(self) -> str:
         return self.name
 
-    def counts(self, depth: int) -> tuple[Count, ...]:
+    def counts(self, depth: int, schema: Schema | None = None) -> tuple[Count, ...]:
         """The counts of a part on which the sizes of a step can depend."""
+        if schema is not None:
+            return self._typed_counts(depth, len(schema.nodes), len(schema.edges))
         if self.on_one_part:
             return ONE, Count("owned"), Count("edges")
         found = [ONE, Count("owned"), Count("cut_edges")]
@@ -103,24 +118,38 @@ class StrategyRules:
             found += [Count("returned"), Count("returns"), Count("returned_edges")]
         return *found, *map(Count, self.whole_graph)
 
+    def _typed_counts(self, depth: int, types: int, relations: int) -> tuple[Count, ...]:
+        hops = depth if depth > 1 else 1 if self.cut == "vertex" else 0  # of copies that are projected by type
+        found = [ONE, *(Count("typed_nodes", hop, kind=each) for hop in range(1 + hops) for each in range(types))]
+        found += [Count("sources", hop, kind=each) for hop in range(depth) for each in range(relations)]
+        if self.on_one_part:
+            return *found, Count("edges")
+        known = [*self.counts(depth)]
+        known.remove(Count("owned"))  # the sum over types
+        copies = [Count("copies", hop) for hop in range(hops)]
+        found += [each for each in known[1:] if each not in copies]
+        return *found, *(Count("own_sources", kind=each) for each in range(relations) if self.cut == "edge")
+
     def depths(self, figures: Figures, most: int) -> range:
         """The depths, 1 to ``most``, that it can have on a partition."""
         return range(1, (min(figures.halo_depth, most) if self.is_deep else 1) + 1)
 
     def is_of_use(self, figures: Figures) -> bool:
         """Whether it runs on this kind of cut, and exchanges something unless there is one part."""
+        if figures.schema is not None and not self.is_typed:
+            return False
         return self.cut == figures.cut and (self.cut == "vertex" or self.on_one_part == (figures.parts == 1))
 
 
 _MESH = StrategyRules("mesh", moves_keys=True, shares_heads=True)
 STRATEGIES = (
-    StrategyRules("local", on_one_part=True),
-    StrategyRules("halo_h", is_deep=True, sends_copies=True),
+    StrategyRules("local", on_one_part=True, is_typed=True),
+    StrategyRules("halo_h", is_deep=True, sends_copies=True, is_typed=True),
     StrategyRules("halo_kv", sends_copies=True, moves_keys=True),
     StrategyRules("gather", moves_keys=True, in_rank_order=True, whole_graph=("nodes",)),
     replace(_MESH, name="heads", whole_graph=("nodes", "all_edges")),
     StrategyRules("ring", moves_keys=True, in_rank_order=True, whole_graph=("nodes",)),
-    StrategyRules("mirror", cut="vertex", sends_copies=True),
+    StrategyRules("mirror", cut="vertex", sends_copies=True, is_typed=True),
 )
 NAMES = tuple(each.name for each in STRATEGIES)
 _BY_NAME = dict(zip(NAMES, STRATEGIES))
@@ -172,6 +201,10 @@ def check_strategy(
     they call the strategy.
     """
     name, per_host = asked or strategy.name, strategy.ranks_per_host
+    if figures.schema is not None and not strategy.is_typed:
+        raise InputError(
+            f"strategy {name} does not run on {shards}, a typed graph; use {'mirror' if figures.cut == 'vertex' else 'halo'}"
+        )
     if per_host is not None and figures.parts % per_host:
         raise InputError(
             f"strategy {name} needs {format_count(per_host, 'rank')} on each host, and the partition has "

@@ -56,7 +56,8 @@ class Layout:
     """
 
     def __init__(self, graph: Graph, cut: EdgeCut | VertexCut, depth: int = 1):
-        self.graph, self.cut = graph, cut
+        self.graph, self.cut = graph, cut if graph.schema is None else cut.by_type(graph.schema)
+        cut = self.cut
         self.is_vertex_cut = isinstance(cut, VertexCut)
         self._new_ids = cut.new_ids()
         self._slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the part at hand
@@ -201,7 +202,16 @@ def _count_types(layout: Layout, schema: Schema) -> TypedCounts:
             sources[index, hop] = np.bincount(pairs // held, minlength=relations)
             if hop == 0:
                 own_sources[index] = np.bincount(pairs[pairs % held < owned[1] - owned[0]] // held, minlength=relations)
-    return TypedCounts(nodes, edges, sources, own_sources)
+    return TypedCounts(nodes, edges, sources, own_sources, _whole_sources(layout.graph, schema))
+
+
+def _whole_sources(graph: Graph, schema: Schema) -> np.ndarray:
+    """How many nodes are sources of each relation, int64, (relations,)."""
+    counts = np.zeros(len(schema.edges), np.int64)
+    src, _ = graph.edges()
+    for number, (begin, end) in enumerate(zip(schema.edge_ptr, schema.edge_ptr[1:])):
+        counts[number] = len(np.unique(src[begin:end]))
+    return counts
 
 
 # ---- which cut to keep -------------------------------------------------------------------------------------------------

@@ -138,21 +138,17 @@ def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict
             arrays = structure
         elif name == "node_data.safetensors":
             ids = structure["node_ids"]
-            arrays = {
-                key: take_rows(value, _of_type(graph, "node", key, ids)) for key, value in graph.node_data.items()
-            }
+            arrays = {key: take_rows(value, of_type(graph, "node", key, ids)) for key, value in graph.node_data.items()}
         else:
             ids = graph.edge_rows(structure["edge_ids"])
-            arrays = {
-                key: take_rows(value, _of_type(graph, "edge", key, ids)) for key, value in graph.edge_data.items()
-            }
+            arrays = {key: take_rows(value, of_type(graph, "edge", key, ids)) for key, value in graph.edge_data.items()}
         path = folder / f"part{index}" / name
         save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path)
         written[f"part{index}/{name}"] = file_entry(path)
     return written
 
 
-def _of_type(graph: Graph, kind: str, column: str, ids: np.ndarray) -> np.ndarray:
+def of_type(graph: Graph, kind: str, column: str, ids: np.ndarray) -> np.ndarray:
     """The rows of a column that some nodes or edges have, in their order."""
     if graph.schema is None:
         return ids

@@ -120,6 +120,8 @@ class LabelTask:
         label = cls.assumed_labels(count, out_dim) if label is None else cls.labels(label, name, sg.comm)
         if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
             mask = torch.ones(count, dtype=torch.bool)
+            if sg.schema is not None and cls.rows_on is LabelTask.rows_on:
+                mask = cls.user_rows(sg, config.task)
         rows = LabelledRows(read_inputs(sg, config.task.inputs), label, {"train": mask.nonzero().squeeze(1)})
         width = label.shape[1] if label.dim() == 2 else out_dim
         return cls.of_rows(rows, rows, {"train": count}, 2 * count, width, config, sg.comm)
