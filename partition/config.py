@@ -88,15 +88,6 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
         """Keyword arguments of :func:`dgl_gt.partition.transforms.exphormer.transformed`."""
         return {"expander": self.expander, "virtual_nodes": self.virtual_nodes}
 
-    @property
-    def edge_cut_options(self) -> list[str]:
-        """Names of the arguments that are given and that only edge cuts have."""
-        given = [name for name in OF_EDGE_CUTS if getattr(self, name) is not None]
-        given += ["like"] if self.like is not None else []
-        given += ["halo_depth"] if self.halo_depth > 1 else []
-        given += ["assignment_only"] if self.assignment_only else []
-        return given + (["attempts"] if self.attempts > 1 and self.cut != "auto" else [])
-
     def _check_like(self) -> None:
         """Raise :class:`InputError` where ``like`` or ``move`` does not fit the other arguments."""
         if self.like is None and self.move is not None:
@@ -120,7 +111,11 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
         """The cut to make: ``"edge"`` if options are given that only edge cuts have, else ``cut``."""
         if self.cut is not None:
             check_one_of("cut", self.cut, CUTS)
-        given = self.edge_cut_options
+        given = [name for name in OF_EDGE_CUTS if getattr(self, name) is not None]
+        given += ["like"] if self.like is not None else []
+        given += ["halo_depth"] if self.halo_depth > 1 else []
+        given += ["assignment_only"] if self.assignment_only else []
+        given += ["attempts"] if self.attempts > 1 and self.cut != "auto" else []
         if given and self.cut not in (None, "edge"):
             name = given[0] if given[0] == "owner" else f"{given[0]} (--{given[0].replace('_', '-')})"
             raise InputError(f"{name} applies only to edge cuts; leave it out, or choose cut='edge' (--cut edge)")

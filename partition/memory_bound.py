@@ -50,7 +50,7 @@ class SourceSizes:
     loaded_bytes: int  # arrays of the source in memory; memory-mapped arrays count nothing
     is_graph: bool  # a Graph cannot be streamed
     cut: str | None = None  # that is asked for
-    has_edge_cut_options: bool = False  # whether options are given that only edge cuts have
+    is_of_owners: bool = False  # whether it is asked for owners of nodes, which a vertex cut does not have
     is_weighted: bool = False  # whether METIS gets weights of edges
     added: tuple[str, ...] = ()  # options that add something to the source, which is impossible in a stream
     added_bytes: int = 0  # data that these options add in memory, per node
@@ -115,7 +115,7 @@ def measure_source(source: Graph | COOGraph, config: PartitionConfig) -> SourceS
         loaded_bytes=sum(array.nbytes for array in [*structure, *data] if not is_mapped(array)),
         is_graph=isinstance(source, Graph),
         cut=config.cut,
-        has_edge_cut_options=bool(config.edge_cut_options),
+        is_of_owners=config.assignment_only or config.like is not None,
         is_weighted=config.cut_weights is not None,
         added=tuple(name for name in _ADDITIONS if getattr(config, name)),
     )
@@ -199,7 +199,7 @@ def choose_method(sizes: SourceSizes, memory_bytes: int | None, cut: str | None,
             return method
     least = min(allowed, key=needs.get)
     advice = "raise memory (--memory)"
-    if cut == "edge" and not sizes.has_edge_cut_options:
+    if cut == "edge" and not sizes.is_of_owners:
         others = [f"{METHOD_NAMES[each]} needs about {_in_mib(needs[each])}" for each in needs if each != "metis"]
         advice += f", or make a vertex cut: {', '.join(others)}"
     elif cut != "edge" and sizes.added and not sizes.is_graph:

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.partition.errors import InputError, whole_number
+from dgl_gt.partition.errors import InputError, check_type, whole_number
 from dgl_gt.partition.figures.costs import machine_costs
 from dgl_gt.partition.figures.profile import MAX_RANKS, Profile, read_profile
 from dgl_gt.partition.notebook import stages
@@ -79,7 +79,11 @@ def plan(
     """
     if not sources:
         raise InputError("no source is given; give shard directories, or a graph")
-    config = config or TrainConfig()
+    config = TrainConfig() if config is None else config
+    check_type("config", config, TrainConfig)
+    profile = read_profile() if profile is None else profile
+    check_type("profile", profile, Profile)
+    classes = None if classes is None else whole_number("classes", classes, 1)
     check_settings(config, factory)
     sizes = None if world_size is None else [whole_number("world_size", world_size, 1)]
     with stages(progress) as progress:
@@ -87,7 +91,7 @@ def plan(
             list(sources),
             sizes,
             lambda features: tracer_of(config, features, classes, factory),
-            assumed_profile(profile or read_profile(), rank_memory is None),
+            assumed_profile(profile, rank_memory is None),
             rank_memory=rank_memory,
             max_depth=max_depth,
             seed=seed,

@@ -194,6 +194,7 @@ def _send(module: Any, method: Callable, names_in: str, edge_index: Tensor, size
     the owned ones come first, and the others are left out of the result.
     """
     sg, names = module.dgl_gt_part.graph, getattr(module, names_in)
+    _check_destinations(type(module).__name__, edge_index, sg)
     of_sources = {name[:-2] for name in names if name.endswith("_j")}
     of_nodes = (of_sources | {name[:-2] for name in names if name.endswith("_i")}) & data.keys()
     reads_rows = bool(of_nodes & {*names})
@@ -221,6 +222,14 @@ def _send(module: Any, method: Callable, names_in: str, edge_index: Tensor, size
     return out.narrow(module.node_dim, 0, owned) if names_in == "_user_args" else out
 
 
+def _check_destinations(name: str, edge_index: Tensor, sg: ShardedGraph) -> None:
+    if edge_index.shape[1] and edge_index[1].max() >= sg.num_nodes():
+        raise InputError(
+            f"{name} was given edges to nodes of other ranks; give it sg.edge_index, or edges made of it with the same "
+            "destinations, and store reverse edges in the graph"
+        )
+
+
 class _GCNNorm:
     """PyG's ``gcn_norm``, with the degrees of the whole graph where a layer runs on a part."""
 
@@ -233,6 +242,7 @@ class _GCNNorm:
         if not _running:
             return self.original(edge_index, edge_weight, num_nodes, improved, add_self_loops, *args, **more)
         sg, utils = _running[-1], sys.modules["torch_geometric.utils"]
+        _check_destinations("gcn_norm", edge_index, sg)
         owned, dtype = sg.num_nodes(), more.get("dtype") or (args[1] if len(args) > 1 else None)
         if edge_weight is None:
             edge_weight = torch.ones(edge_index.shape[1], dtype=dtype, device=edge_index.device)

@@ -188,6 +188,11 @@ def refusals_on_rank(rank, folder):
     import torch_geometric.nn as p
 
     found = []
+    sg = dgl_gt.load(folder / "plain")
+    for conv in (p.SAGEConv(8, 4), OwnNorm().layer):
+        dgl_gt.pyg.distribute(conv, sg)
+        with pytest.raises(InputError, match="was given edges to nodes of other ranks"):
+            conv(sg.ndata["feat"], sg.edge_index.flip(0))
     for name, depth in (("vertex", 1), ("deep", 2)):
         with pytest.raises(InputError) as caught:
             dgl_gt.pyg.distribute(p.SAGEConv(8, 4), dgl_gt.load(folder / name, depth=depth))
@@ -195,7 +200,8 @@ def refusals_on_rank(rank, folder):
     return found
 
 
-def test_other_cuts_and_deep_halos_are_refused(tmp_path):
+def test_other_cuts_deep_halos_and_edges_of_others_are_refused(tmp_path):
+    partition(SAMPLE, 2, tmp_path / "plain")
     partition(SAMPLE, 2, tmp_path / "vertex", cut="vertex")
     partition(SAMPLE, 2, tmp_path / "deep", halo_depth=2)
     for messages in run_ranks(2, refusals_on_rank, tmp_path):

@@ -54,9 +54,23 @@ def factory(make):
         ([GRAPH], {"world_size": 301}, ["301 parts"]),
         ([], {}, ["no source"]),
         (["shards", GRAPH], {}, [GRAPH, "not a shard directory"]),
+        (["shards"], {"config": {"hidden": 8}}, ["config is {'hidden': 8}", "TrainConfig"]),
+        (["shards"], {"profile": "two.yaml"}, ["profile is 'two.yaml'", "Profile"]),
+        (["shards"], {"classes": 0}, ["classes is 0", "at least 1"]),
         (["shards"], {"config": CONFIG, "factory": factory(lambda *_: None)}, ["hidden", "mine"]),
     ],
-    ids=["other ranks", "no ranks", "none", "more than nodes", "nothing", "mixed", "two models"],
+    ids=[
+        "other ranks",
+        "no ranks",
+        "none",
+        "more than nodes",
+        "nothing",
+        "mixed",
+        "a dict",
+        "a path",
+        "no classes",
+        "two models",
+    ],
 )
 def test_wrong_arguments(both, sources, options, words):
     with pytest.raises(InputError) as raised:
