@@ -99,6 +99,8 @@ def _add_cut(group) -> None:
         help="upper bound on a part's nodes, edges and training nodes, relative to its share: one number X for all, "
         "or edges=X,nodes=Y,train=Z",
     )
+    text = "keep the nodes of each type of a typed graph even, beside the predicted times of parts"
+    group.add_argument("--balance", choices=("types",), help=text)
 
 
 def add_bound(group, text: str) -> None:

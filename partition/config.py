@@ -100,7 +100,7 @@ class PartitionConfig(SourceOptions, EdgeCutOptions):
                 f"move (--move) is {self.move!r}; it must be a share of the predicted step, from 0 to below 1"
             )
         if self.like is not None:
-            others = ("owner", "profile", "cut_weights", "node_weights", "max_imbalance")
+            others = ("owner", "profile", "cut_weights", "node_weights", "max_imbalance", "balance")
             given = [name for name in others if getattr(self, name) is not None] + ["attempts"] * (self.attempts > 1)
             if given:
                 raise InputError(

@@ -53,6 +53,7 @@ def partition(
     halo_depth: int = 1,
     attempts: int = 1,
     max_imbalance=None,
+    balance: str | None = None,
     target_weights=None,
     cut_weights: str | None = None,
     node_weights: str | None = None,
@@ -109,7 +110,7 @@ def partition(
         METIS.
     halo_depth : int
         Hops of halo that each part of an edge cut stores, 1 to 100, with the in-edges of all hops but the last.
-    attempts, max_imbalance, owner, cut_weights, node_weights
+    attempts, max_imbalance, balance, owner, cut_weights, node_weights
         Options of edge cuts, see :func:`dgl_gt.partition.make_edge_cut`.
     target_weights : sequence of float, (P,), optional
         The load of each part relative to the others; equal by default.

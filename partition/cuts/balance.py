@@ -27,7 +27,7 @@ _MIN_SHARE = 1e-6  # of an equal share
 class Balance:
     """The load that each part is to take, of each kind, and its bounds."""
 
-    kinds: tuple[str, ...]  # of ``KINDS`` (``train`` once for each split) and ``step``, see :func:`step_weights`
+    kinds: tuple[str, ...]  # of ``KINDS`` (``train`` once for each split), ``step`` and ``types`` (once for each)
     weights: np.ndarray  # load that a node adds to its part, int64, (N, kinds): 1, its in-edges, or 1 if in the split
     shares: np.ndarray  # share of the whole load that each part is to take, (P,); they add up to one
     bounds: np.ndarray  # the most that a part's load may be, over its share, (kinds,)
@@ -95,13 +95,15 @@ def make_balance(
     target_weights=None,
     costs: Costs | None = None,
     node_weights: np.ndarray | None = None,
+    balance: str | None = None,
 ) -> Balance:
     """The loads that the parts of a graph are to take, and their bounds.
 
     ``max_imbalance`` is the most that a part's load may be, over its share: one number for ``nodes``, ``edges`` and
     ``train`` (training nodes), or a number for each by name. Without it, a cut aims at equal times of all ranks,
     predicted by ``costs`` (by default :func:`dgl_gt.partition.default_costs`), and no cut is refused. ``target_weights``,
-    (P,), is the load of each part relative to the others. ``node_weights``, (N,), take the place of times.
+    (P,), is the load of each part relative to the others. ``node_weights``, (N,), take the place of times. With
+    ``balance`` "types", the nodes of each type are kept even, too.
     """
     costs = default_costs() if costs is None else costs
     step = step_weights(graph, costs) if node_weights is None else _whole(node_weights)
@@ -123,6 +125,9 @@ def make_balance(
             new = list(train.T)
         names += [kind] * len(new)
         columns += new
+    if balance is not None:
+        types = _of_types(graph)
+        bounds, names, columns = bounds | {balance: _NODES_BOUND}, names + [balance] * len(types), columns + types
     return Balance(
         kinds=tuple(names),
         weights=np.ascontiguousarray(np.stack(columns, axis=1), np.int64),
@@ -131,6 +136,14 @@ def make_balance(
         is_strict=max_imbalance is not None,
         step=step,
     )
+
+
+def _of_types(graph: Graph) -> list[np.ndarray]:
+    """Whether each node is of a type, int64 (N,), for each type that has nodes."""
+    if graph.schema is None:
+        raise InputError(f"balance (--balance) is 'types', and {graph.name} has one node type; leave it out")
+    types = graph.schema.type_of(np.arange(graph.num_nodes))
+    return [(types == each).astype(np.int64) for each in np.unique(types)]
 
 
 def with_default_bounds(balance: Balance, *kinds: str) -> Balance:

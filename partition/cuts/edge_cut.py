@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from dgl_gt.partition.errors import InputError, check_type, whole_number
+from dgl_gt.partition.errors import InputError, check_one_of, check_type, whole_number
 from dgl_gt.partition.figures.costs import Costs, default_costs
 from dgl_gt.partition.figures.mapping import best_mapping
 from dgl_gt.partition.figures.profile import Profile
@@ -21,7 +21,7 @@ from .local_search import fit_to_ranks
 from .permutation import Permutation, check_parts, count_assignment, slice_pointers
 
 MAX_ATTEMPTS = 10_000  # hours of work, even on a graph of a few nodes
-OF_EDGE_CUTS = ("max_imbalance", "cut_weights", "node_weights", "owner")  # options that no other cut has
+OF_EDGE_CUTS = ("max_imbalance", "balance", "cut_weights", "node_weights", "owner")  # options that no other cut has
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class EdgeCutOptions:
     owner: object = None
     attempts: int = 1
     max_imbalance: Mapping[str, float] | float | None = None
+    balance: str | None = None
     target_weights: Sequence[float] | None = None
     cut_weights: str | None = None
     node_weights: str | None = None
@@ -64,6 +65,12 @@ class EdgeCutOptions:
     profile: Profile | None = None
 
     def __post_init__(self):
+        if self.balance is not None:
+            check_one_of("balance", self.balance, ("types",))
+        if self.balance is not None and self.max_imbalance is not None:
+            raise InputError(
+                "balance (--balance) and max_imbalance (--max-imbalance) are given, and both say what is kept even; leave one out"
+            )
         costs = default_costs() if self.costs is None else self.costs
         check_type("costs", costs, Costs)
         attempts = whole_number("attempts", self.attempts, 1, MAX_ATTEMPTS)
@@ -79,6 +86,7 @@ def make_edge_cut(
     owner=None,
     attempts: int = 1,
     max_imbalance=None,
+    balance: str | None = None,
     target_weights=None,
     cut_weights: str | None = None,
     node_weights: str | None = None,
@@ -109,6 +117,8 @@ def make_edge_cut(
         Upper bound on a part's load over its share, at least 1: one for all, or one for some of "nodes", "edges" and
         "train". A cut that exceeds it is refused. By default the predicted times of parts are kept even, and no cut is
         refused.
+    balance : {"types"}, optional
+        Keep the nodes of each type of a typed graph even, too: at most 1.1 times the share of a part, where that can be.
     target_weights : sequence of float, (P,), optional
         Load of each part relative to the others; equal by default.
     cut_weights : str, optional
@@ -152,7 +162,8 @@ def cut_nodes(graph: Graph, parts: int, options: EdgeCutOptions, progress: Calla
     costs, profile, seed, attempts = options.costs, options.profile, options.seed, options.attempts
     edge_values = None if options.cut_weights is None else weights.weights_of(graph, "edge", options.cut_weights)
     node_values = None if options.node_weights is None else weights.weights_of(graph, "node", options.node_weights)
-    balance = make_balance(graph, parts, options.max_imbalance, options.target_weights, costs, node_values)
+    kept_even = options.max_imbalance, options.target_weights, costs, node_values, options.balance
+    balance = make_balance(graph, parts, *kept_even)
     undirected, mapping = symmetrised(graph), None
     if is_given:
         owner = _checked_owner(options.owner, graph.num_nodes, parts)

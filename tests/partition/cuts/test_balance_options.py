@@ -4,9 +4,11 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, from_relations, partition
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 SAMPLE = "sample:communities?nodes=400&seed=1"
@@ -91,3 +93,36 @@ def test_a_bound_that_cannot_be_kept_leaves_nothing(capsys):
     out, err = capsys.readouterr()
     assert out == "" and "the best has edges 2 (part" in err.replace("2.00", "2") and "bound 1.5" in err
     assert os.listdir() == ["star.txt"]
+
+
+@pytest.fixture
+def two_types():
+    """Two communities; nearly all nodes of the second type are in one of them, so a cut between them is uneven."""
+    rng = np.random.default_rng(0)
+    near = [rng.integers(low, low + 100, (2, 600)) for low in (0, 100)]
+    ties = np.stack([rng.integers(0, 40, 120), rng.integers(0, 100, 120)])
+    edges = {("a", "to", "a"): np.concatenate(near, axis=1), ("b", "of", "a"): ties}
+    return from_relations({"a": 200, "b": 40, "none": 0}, edges)
+
+
+def test_types_are_kept_even(two_types, tmp_path):
+    def share(manifest):
+        return max(max(part[0][1] for part in manifest["typed"]["nodes"]) / 20, 1)
+
+    plain = partition(two_types, 2, tmp_path / "plain")
+    even = partition(two_types, 2, tmp_path / "even", balance="types")
+    assert share(plain) > 1.2 and share(even) <= 1.1
+    assert max(part[0][0] for part in even["typed"]["nodes"]) <= 110
+
+
+def test_balance_that_is_refused(two_types, tmp_path, capfd):
+    for options, word in (
+        ({"balance": "nodes"}, "'nodes'"),
+        ({"balance": "types", "max_imbalance": 1.1}, "max_imbalance"),
+        ({"balance": "types", "cut": "vertex"}, "edge cuts"),
+    ):
+        with pytest.raises(InputError, match=word):
+            partition(two_types, 2, tmp_path / "out", **options)
+    command = ["partition", "sample:communities?nodes=100", "--parts", "2", "--out", str(tmp_path / "out")]
+    assert main([*command, "--balance", "types"]) == 2
+    assert "--balance" in capfd.readouterr().err
