@@ -104,7 +104,7 @@ class Local(View):
 def mean_weights(csc: CSC, relation: Tensor, degrees: Tensor) -> Tensor:
     """Return for each edge, by position, one over its destination's in-degree in its relation, (E,)."""
     rows = torch.repeat_interleave(torch.arange(csc.num_dst, device=csc.device), csc.indptr.diff())
-    return 1 / degrees[rows, relation].to(torch.get_default_dtype())
+    return 1 / degrees[rows, relation].clamp(min=1).to(torch.get_default_dtype())  # 0 from ranks that a trace makes up
 
 
 def sum_of_sources(csc: CSC, rows: Tensor, weights: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.exchange.relations import RowGroups
 from dgl_gt.exchange.typed_graphs import as_typed
+from dgl_gt.exchange.view import SeededView
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .attention import check_features, check_sizes
@@ -90,7 +91,11 @@ class RelationalConv(nn.Module):
         check_features(h, "in_feat", self.in_feat)
         seeded = begin_pass(self, as_typed(graph, h.device), h)
         view = seeded.view
-        rows = view.source_rows(h)
+        return self.along_edges(seeded, view.source_rows(h))
+
+    def along_edges(self, seeded: SeededView, rows: Tensor) -> Tensor:
+        """Return the result for the rows that a view attends."""
+        view = seeded.view
         check_types(view.checked_schema, None, self.num_rels)
 
         def project(rows: Tensor, sources: RowGroups, which: str) -> Tensor:

@@ -144,7 +144,7 @@ class TypedTransformerLayer(nn.Module):
         view = seeded.view
         h = view.source_rows(h)
         rows = normalise(self.attn_layer_norm, h, view) if self.norm_first else h
-        h = leading_rows(h, view.num_dst) + self.dropout(self.attn(seeded, rows), seeded)
+        h = leading_rows(h, view.num_dst) + self.dropout(self._attend(seeded, rows), seeded)
         if not self.norm_first:
             h = normalise(self.attn_layer_norm, h, view)
         if self.ffn_layer_norm is None:
@@ -152,6 +152,9 @@ class TypedTransformerLayer(nn.Module):
         if self.norm_first:
             return h + self._feed_forward(normalise(self.ffn_layer_norm, h, view), seeded)
         return normalise(self.ffn_layer_norm, h + self._feed_forward(h, seeded), view)
+
+    def _attend(self, seeded: SeededView, rows: Tensor) -> Tensor:
+        return self.attn.along_edges(seeded, rows) if isinstance(self.attn, RelationalConv) else self.attn(seeded, rows)
 
     def _feed_forward(self, h: Tensor, seeded: SeededView) -> Tensor:
         types = seeded.view.types

@@ -58,7 +58,10 @@ _TERMS = {  # what a rank holds, by the count on which it depends; and what make
         ("copies", "sent", "returned", "returns", "nodes", "sources"),
         ("another --strategy", _SMALLER, "a cut with fewer copies"),
     ),
-    "edges": (("edges", "sent_edges", "cut_edges", "all_edges", "returned_edges"), ("more parts on more machines",)),
+    "edges": (
+        ("edges", "typed_edges", "sent_edges", "cut_edges", "all_edges", "returned_edges"),
+        ("more parts on more machines",),
+    ),
     "parameters, gradients and the optimiser": (("one",), (_SMALLER, _FEWER)),
 }
 

@@ -183,11 +183,22 @@ def _cut_graph(
     elif depth > 1:
         src, dst = _few_edges(rng, ptr, depth)
     else:
-        src, dst, owners = _even_edges(rng, ptr, is_vertex_cut)
+        src, dst, owners = _even_edges(rng, ptr if schema is None else ptr[:3], is_vertex_cut)
     order, kept = np.arange(ptr[-1], dtype=np.int32), np.arange(len(src))
     if schema is not None:
-        order, kept, schema = _with_types(rng, src, dst, int(ptr[-1]), schema)
-        src, dst = order[src[kept]], order[dst[kept]]
+        types, relation = _random_types(rng, src, dst, int(ptr[min(parts, 2)] if depth == 1 else ptr[-1]), schema)
+        edges = np.stack([src, dst, relation, owners if depth == 1 else 0 * src])[:, relation >= 0]
+        if depth == 1:
+            types, edges = _alike(types, edges, ptr)
+        edges = edges[:, np.argsort(edges[2], kind="stable")]
+        order[np.argsort(types, kind="stable")] = np.arange(ptr[-1])  # nodes are numbered type by type
+        (src, dst), owners = order[edges[:2]], edges[3].astype(np.int32)
+        kept = np.arange(len(src))
+        of_type, of_relation = (
+            np.bincount(each, minlength=size).tolist()
+            for each, size in ((types, len(schema.nodes)), (edges[2], len(schema.edges)))
+        )
+        schema = Schema(dict(zip(schema.nodes, of_type)), dict(zip(schema.edges, of_relation)))
     graph = from_edges(src, dst, int(ptr[-1]), {}, name="the graph of a trace", schema=schema)
     for kind, data, columns in (("node", graph.node_data, node_data), ("edge", graph.edge_data, edge_data)):
         whole = graph.num_nodes if kind == "node" else graph.num_edges
@@ -208,22 +219,29 @@ def _cut_graph(
     return graph, EdgeCut(order, ptr, np.full(parts, 1 / parts))
 
 
-def _with_types(rng, src: np.ndarray, dst: np.ndarray, nodes: int, schema: Schema):
-    """Give rows random types, and edges random relations between the types of their ends.
-
-    Returns the node of each row, (nodes,), as nodes are numbered type by type; the edges that a relation can have, relation
-    by relation; and the schema with the counts.
-    """
+def _random_types(rng, src: np.ndarray, dst: np.ndarray, nodes: int, schema: Schema) -> tuple[np.ndarray, np.ndarray]:
+    """Random types of rows, and relations of edges between the types of their ends, or -1 where there is none."""
     types = rng.choice(len(schema.nodes), nodes, p=rng.dirichlet(np.full(len(schema.nodes), 4.0)))
-    order = np.empty(nodes, np.int32)
-    order[np.argsort(types, kind="stable")] = np.arange(nodes)
     fits = (types[src][:, None] == schema.ends[:, 0]) & (types[dst][:, None] == schema.ends[:, 1])
-    relation = np.where(fits, rng.random(fits.shape), -1).argmax(axis=1)
-    kept = np.flatnonzero(fits.any(axis=1))
-    kept = kept[np.argsort(relation[kept], kind="stable")]
-    counts = np.bincount(types, minlength=len(schema.nodes)), np.bincount(relation[kept], minlength=len(schema.edges))
-    nodes_by_type, edges_by_relation = (list(map(int, each)) for each in counts)
-    return order, kept, Schema(dict(zip(schema.nodes, nodes_by_type)), dict(zip(schema.edges, edges_by_relation)))
+    return types, np.where(fits.any(axis=1), np.where(fits, rng.random(fits.shape), -1).argmax(axis=1), -1)
+
+
+def _alike(types: np.ndarray, edges: np.ndarray, ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Types and edges of all parts, from those of parts 0 and 1: every further part is like part 1.
+
+    So part 0 exchanges as many rows with each of them. An edge is its source, destination, relation and owner.
+    """
+    if len(ptr) == 2:
+        return types, edges
+    first, step, others = ptr[1], ptr[2] - ptr[1], len(ptr) - 2
+    within = (edges[0] < first) & (edges[1] < first) & (edges[3] == 0)
+    shifted = []
+    for part in range(others):
+        copy = edges[:, ~within].copy()
+        copy[:2] += np.where(copy[:2] >= first, part * step, 0)
+        copy[3] += np.where(copy[3] > 0, part, 0)
+        shifted.append(copy)
+    return np.concatenate([types[:first], *[types[first:]] * others]), np.concatenate([edges[:, within], *shifted], 1)
 
 
 def _even_edges(rng, ptr: np.ndarray, is_vertex_cut: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,6 +24,7 @@ _PER_COUNT = {
     "one": "rank",
     "selected": "owned",
     **dict.fromkeys(("typed_nodes", "sources", "own_sources"), "owned"),
+    "typed_edges": "edges",
 }  # names of counts in PerCount
 _DIGITS = 6  # of linear costs
 COMPUTE = ("product", "rows", "edges")  # in the order of TERMS

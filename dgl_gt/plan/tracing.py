@@ -68,7 +68,7 @@ def record_trace(
     with torch.random.fork_rng(devices=[]), _one_thread():  # the user's generator stays where it is
         few = made_up(0, parts if strategy.shares_heads else min(parts, _FEW_PARTS))  # few ranks may not share them
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
-        names = (*(LOCAL if parts == 1 else strategy).counts(depth, schema), *masks)
+        names = (*(LOCAL if parts == 1 else strategy).counts(depth, schema, edge_data), *masks)
         if schema is not None:
             names = _without_dependent(made_up, names)
         layouts, counts = _independent_layouts(made_up, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ class Count(NamedTuple):
     ``of`` is one of these: ``one``, the constant 1; ``owned``, ``edges``, ``cut_edges``, ``returned``, ``returns`` or
     ``returned_edges``, as in :class:`Figures`; ``copies``, ``sent`` or ``sent_edges`` of a hop; ``nodes`` or
     ``all_edges`` of the whole graph; ``selected``, the owned rows that a mask selects; or of a typed graph those of a kind:
-    ``typed_nodes`` of a hop, where hop 0 are the owned rows; ``sources`` of a hop; or ``own_sources``.
+    ``typed_nodes`` of a hop, where hop 0 are the owned rows; ``typed_edges`` or ``sources`` of a hop; or ``own_sources``.
     """
 
     of: str
@@ -42,6 +43,8 @@ class Count(NamedTuple):
             match self.of:
                 case "typed_nodes":
                     return typed.nodes[:, self.hop, self.kind]
+                case "typed_edges":
+                    return typed.edges[:, self.hop, self.kind]
                 case "sources":
                     return typed.sources[:, self.hop, self.kind]
                 case _:
@@ -102,10 +105,12 @@ class StrategyRules:
     def __str__(self) -> str:
         return self.name
 
-    def counts(self, depth: int, schema: Schema | None = None) -> tuple[Count, ...]:
-        """The counts of a part on which the sizes of a step can depend."""
+    def counts(self, depth: int, schema: Schema | None = None, edge_data: Iterable[str] = ()) -> tuple[Count, ...]:
+        """The counts of a part on which the sizes of a step can depend; of a typed graph with edge data of these names."""
         if schema is not None:
-            return self._typed_counts(depth, len(schema.nodes), len(schema.edges))
+            having = {name.partition("/")[0] for name in edge_data}
+            of_data = [Count("typed_edges", 0, kind=i) for i, each in enumerate(schema.edges) if str(each) in having]
+            return *self._typed_counts(depth, len(schema.nodes), len(schema.edges)), *of_data
         if self.on_one_part:
             return ONE, Count("owned"), Count("edges")
         found = [ONE, Count("owned"), Count("cut_edges")]
