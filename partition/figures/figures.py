@@ -49,6 +49,7 @@ class TypedCounts:
     edges: np.ndarray  # (P, r, relations): as Figures.edges_by_hop
     sources: np.ndarray  # (P, r, relations): of the edges of this hop and of those before it
     own_sources: np.ndarray  # (P, relations): those of the first hop that the part owns
+    cut_edges: np.ndarray  # (P, relations): as Figures.cut_edges
 
 
 def host_sizes(parts: int) -> list[int]:
