@@ -7,6 +7,7 @@ import warnings
 
 from dgl_gt.partition.cuts.balance import shares
 from dgl_gt.partition.cuts.permutation import check_parts
+from dgl_gt.partition.figures.by_type import count_by_type
 from dgl_gt.partition.figures.costs import Costs, default_costs
 from dgl_gt.partition.figures.figures import MEANINGS
 from dgl_gt.partition.shards.counts import describe_transforms, read_figures
@@ -178,8 +179,8 @@ def _figures(manifest: dict, started: float, peak_bytes: int, costs: Costs | Non
     kept = (
         "nodes edges parts cut method choice mapping quality isolated_nodes left_out notes encodings transforms links"
     )
-    figures = {key: manifest[key] for key in kept.split()}
-    figures["compute_balance"] = costs.compute_balance(read_figures(manifest))
+    counts, figures = read_figures(manifest), {key: manifest[key] for key in kept.split()}
+    figures |= {"compute_balance": costs.compute_balance(counts), "types": count_by_type(counts)}
     return figures | {"peak_memory_bytes": peak_bytes, "seconds": time.monotonic() - started}
 
 
@@ -214,11 +215,30 @@ def quality_table(manifest: dict, result: dict) -> str:
     depth = f", halo depth {manifest['halo_depth']}" if manifest["halo_depth"] > 1 else ""
     sizes = f"{format_count(manifest['nodes'], 'node')}, {format_count(manifest['edges'], 'edge')}"
     counts = f"{sizes}, {format_count(manifest['parts'], 'part')}, {cut} cut{depth}"
-    notes = [f"added: {added}"] if (added := describe_transforms(manifest["transforms"])) else []
+    notes = [types_tables(result["types"])] if result["types"] else []
+    notes += [f"added: {added}"] if (added := describe_transforms(manifest["transforms"])) else []
     notes += [_mapping(manifest["mapping"], manifest["shares"])] if manifest["mapping"] else []
     notes += [f"encodings: {_encodings(manifest['encodings'])}"] if manifest["encodings"] else []
     notes += [f"links: {_links(manifest['links'])}"] if manifest["links"] else []
     return "\n\n".join([f"{manifest['source']}: {counts}", parts, figures, *notes])
+
+
+def types_tables(types: dict) -> str:
+    """A table of node types and one of relations."""
+    nodes = [
+        [name, f"{each['nodes']:,}", f"{each['copies']:,}", f"{each['balance']:.3f}", _data(each["data"])]
+        for name, each in types["nodes"].items()
+    ]
+    edges = [
+        [name, f"{each['edges']:,}", f"{each['cut_edges']:,}", _data(each["data"])]
+        for name, each in types["edges"].items()
+    ]
+    tables = (["node type", "nodes", "copies", "balance", "data"], nodes), (["relation", "edges", "cut", "data"], edges)
+    return "\n\n".join(console.table(*each, left=(0, len(each[0]) - 1)) for each in tables)
+
+
+def _data(columns: dict[str, str]) -> str:
+    return ", ".join(f"{name} {described}" for name, described in columns.items()) or "none"
 
 
 def _figure(key: str, number: float) -> str:

@@ -120,9 +120,14 @@ def print_source_notes(notes, left_out) -> None:
         print(printable(f"left out: {', '.join(left_out[:_MAX_NAMES])}{more}"), file=sys.stderr)
 
 
-def table(header, rows) -> str:
-    """Format rows of cells as columns: the first is aligned left, the others right."""
+def table(header, rows, left: tuple[int, ...] = (0,)) -> str:
+    """Format rows of cells as columns: the first, or those in ``left``, are aligned left, the others right."""
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))]) for row in cells]
-    return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *lines[1:]])
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
+        )
+        for row in cells
+    ]
+    return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *(line.rstrip() for line in lines[1:])])

@@ -124,8 +124,7 @@ def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[Count, ...]:
 def _without_dependent(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[Count, ...]:
     """Leave out counts that others always add up to: the copies of a type with one relation are the relation's sources."""
     counts = [counts_of_parts(made_up(seed).figures, names)[0] for seed in range(2 * len(names))]
-    scaled = np.array(counts) / np.maximum(np.max(counts, axis=0), 1)
-    kept: list[int] = []
+    scaled, kept = np.array(counts) / np.maximum(np.max(counts, axis=0), 1), list[int]()
     for number in range(len(names)):
         if np.linalg.matrix_rank(scaled[:, [*kept, number]], tol=1e-6) > len(kept):
             kept.append(number)

@@ -61,13 +61,14 @@ class TypedCounts:
     edges: np.ndarray  # (P, r, relations): as Figures.edges_by_hop
     sources: np.ndarray  # (P, r, relations): of the edges of this hop and of those before it
     own_sources: np.ndarray  # (P, relations): those of the first hop that the part owns
+    cut_edges: np.ndarray  # (P, relations): as Figures.cut_edges
     whole_sources: np.ndarray  # (relations,): those of the whole graph
 
     def in_one_part(self) -> TypedCounts:
         """The counts of the same graph in one part."""
         nodes, edges = (each[:, 0].sum(axis=0)[None, None] for each in (self.nodes, self.edges))
-        sources = self.whole_sources[None]
-        return TypedCounts(np.concatenate([nodes, 0 * nodes], 1), edges, sources[None], sources, self.whole_sources)
+        nodes, sources = np.concatenate([nodes, 0 * nodes], axis=1), self.whole_sources[None]
+        return TypedCounts(nodes, edges, sources[None], sources, 0 * sources, self.whole_sources)
 
 
 def host_sizes(parts: int) -> list[int]:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dgl_gt.partition.figures.by_type import count_by_type
 from dgl_gt.partition.figures.figures import MEANINGS, edge_cut_quality, vertex_cut_quality
-from dgl_gt.partition.shards.counts import describe_transforms
+from dgl_gt.partition.shards.counts import describe_transforms, read_figures, read_schema
 from dgl_gt.partition.shards.files import ShardReader, verify
 from dgl_gt.partition.shards.manifest import MANIFEST, read_manifest
 from dgl_gt.partition.system.units import format_bytes
@@ -149,6 +150,7 @@ def count_shards(directory, manifest: dict) -> dict:
         "of_random": {key: _ratio(manifest["quality"].get(key), value) for key, value in random.items()},
         "traffic": _traffic(shards),
         "replication": _replication(shards),
+        "types": count_by_type(read_figures(manifest)),
         **{key: manifest[key] for key in ("choice", "transforms", "versions", "checksum")},
     }
 
@@ -163,6 +165,7 @@ class _Shards:
     def __init__(self, directory: Path, manifest: dict):
         self.manifest, self.reader = manifest, ShardReader(directory, manifest)
         self.parts, self.nodes, self.shares = manifest["parts"], manifest["nodes"], manifest["shares"]
+        self.schema = read_schema(manifest)
 
     def held_nodes(self) -> Iterator[np.ndarray]:
         """Yield the ids of each part's held nodes."""
@@ -179,16 +182,22 @@ class _Shards:
 
     def training_nodes(self, owner: np.ndarray) -> np.ndarray | None:
         """Count the training nodes that each part has under another assignment, (P, splits)."""
-        if "train_mask" not in self.manifest["node_data"]:
+        names = [name for name in self.manifest["node_data"] if name.rpartition("/")[2] == "train_mask"]
+        if not names:
             return None
-        counts: np.ndarray = np.zeros((), np.int64)
+        counts = [np.zeros((), np.int64) for _ in names]
         for part, node_ids in enumerate(self.held_nodes()):
             owned = self.reader.rows(part)[0]
-            mask = self.reader.data(part, "node_data", "train_mask", rows=owned)["train_mask"]
-            parts = owner[node_ids[:owned]]
-            splits = [np.bincount(parts[split], minlength=self.parts) for split in np.atleast_2d(mask.T)]
-            counts = counts + np.stack(splits, axis=1)
-        return counts
+            for number, name in enumerate(names):
+                mask, of_type = self.reader.data(part, "node_data", name, rows=owned)[name], node_ids[:owned]
+                if self.schema is not None:
+                    ids = self.schema.rows_of("node", name)
+                    of_type = of_type[(of_type >= ids.start) & (of_type < ids.stop)]
+                parts = owner[of_type]
+                splits = [np.bincount(parts[split], minlength=self.parts) for split in np.atleast_2d(mask.T)]
+                counts[number] = counts[number] + np.stack(splits, axis=1)
+        same = len({each.shape for each in counts}) == 1
+        return np.sum(counts, axis=0) if same else np.concatenate(counts, axis=1)
 
 
 def _traffic(shards: _Shards) -> dict:

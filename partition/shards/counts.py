@@ -110,7 +110,12 @@ def _read_typed(manifest: dict) -> TypedCounts | None:
     parts, hops = manifest["parts"], max(manifest["halo_depth"], 1)
     types, relations = (len(manifest["schema"][kind]) for kind in ("nodes", "edges"))
     of_hops = parts, hops, relations
-    shapes = {"nodes": (parts, 1 + hops, types), "own_sources": (parts, relations), "whole_sources": (relations,)}
+    shapes = {
+        "nodes": (parts, 1 + hops, types),
+        "own_sources": (parts, relations),
+        "cut_edges": (parts, relations),
+        "whole_sources": (relations,),
+    }
     return TypedCounts(
         **{key: np.array(values, np.int64).reshape(shapes.get(key, of_hops)) for key, values in typed.items()}
     )
@@ -225,6 +230,7 @@ def _check_typed(figures: Figures) -> None:
     _same("typed.edges", typed.edges.sum(axis=2), figures.edges_by_hop)
     _same("typed.edges of owned rows", typed.edges[:, 0].sum(axis=0), [*schema.edges.values()])
     _within("typed.sources", typed.sources, typed.edges.cumsum(axis=1))
+    _same("typed.cut_edges", typed.cut_edges.sum(axis=1), figures.cut_edges)
     _within("typed.own_sources", typed.own_sources, typed.sources[:, 0])
     _within("typed.whole_sources", typed.whole_sources, typed.sources[:, 0].sum(axis=0))
 

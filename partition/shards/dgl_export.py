@@ -16,7 +16,9 @@ from dgl_gt.partition.errors import INSTALL_DGL, InputError, first_line, import_
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.output_checks import Kind
 
+from .counts import read_schema
 from .dgl_import import EDGE_TYPE, NODE_TYPE
+from .dgl_types import TypeRanges, checked_names
 from .files import ShardReader, verify
 from .manifest import read_manifest
 
@@ -108,7 +110,6 @@ def _kind(name: str) -> Kind:
 
 def _config(name: str, manifest: dict, cut: _CutInNewIds) -> dict:
     """DGL's json, without the parts' files."""
-    node_ranges, edge_ranges = (np.stack([ptr[:-1], ptr[1:]], axis=1).tolist() for ptr in (cut.ptr, cut.edge_ptr))
     config = {
         "graph_name": name,
         "num_nodes": manifest["nodes"],
@@ -116,10 +117,10 @@ def _config(name: str, manifest: dict, cut: _CutInNewIds) -> dict:
         "part_method": "dgl-gt",
         "num_parts": manifest["parts"],
         "halo_hops": 1,
-        "node_map": {NODE_TYPE: node_ranges},
-        "edge_map": {EDGE_TYPE: edge_ranges},
-        "ntypes": {NODE_TYPE: 0},
-        "etypes": {EDGE_TYPE: 0},
+        "node_map": cut.nodes.ranges(),
+        "edge_map": cut.edge_types.ranges(),
+        "ntypes": {each: number for number, each in enumerate(cut.nodes.names)},
+        "etypes": {each: number for number, each in enumerate(cut.edge_types.names)},
     }
     for kind in ("node_data", "edge_data"):  # DGL stores bool as uint8, so dgl-gt notes here which data were bool
         config[f"bool_{kind}"] = [key for key, column in manifest[kind].items() if column["dtype"] == "bool"]
@@ -129,32 +130,62 @@ def _config(name: str, manifest: dict, cut: _CutInNewIds) -> dict:
 class _CutInNewIds:
     """The edges of shards in the ids that DGL's directory has, one part at a time.
 
-    Part i owns the nodes ``ptr[i]:ptr[i + 1]`` and the edges ``edge_ptr[i]:edge_ptr[i + 1]``, int64, (P + 1,) each.
+    A part's nodes and edges lie type by type, and those of a type in the order of the shards.
     """
 
     def __init__(self, reader: ShardReader):
-        self.reader = reader
-        self.ptr = np.asarray(reader.manifest["ptr"], np.int64)
-        self._new_ids = np.empty(reader.manifest["nodes"], np.int64)  # of the user's node ids
-        edges = [0]
+        manifest = reader.manifest
+        self.reader, self.schema = reader, read_schema(manifest)
+        if self.schema is None:
+            names, counts = ([NODE_TYPE], [EDGE_TYPE]), [[part["owned"] for part in manifest["per_part"]]]
+            counts.append([part["edges"] for part in manifest["per_part"]])
+        else:
+            names, typed = checked_names(self.schema), manifest["typed"]
+            counts = [[part[0] for part in typed[kind]] for kind in ("nodes", "edges")]
+        self.nodes, self.edge_types = (TypeRanges.of_counts(*each) for each in zip(names, counts))
+        self.ptr, self.edge_ptr = self.nodes.ptr, self.edge_types.ptr
+        self._new_ids = np.empty(manifest["nodes"], np.int64)  # of the user's node ids
         for part, (begin, end) in enumerate(zip(self.ptr, self.ptr[1:])):
-            arrays = reader.structure(part, "node_ids", "indptr")
-            self._new_ids[arrays["node_ids"][: end - begin]] = np.arange(begin, end)
-            edges.append(arrays["indptr"][-1])
-        self.edge_ptr = np.cumsum(edges)
+            ids = reader.structure(part, "node_ids")["node_ids"][: end - begin]
+            self._new_ids[ids[self.order("node", ids)]] = np.arange(begin, end)
+
+    def order(self, kind: str, ids: np.ndarray) -> np.ndarray:
+        """The order, by type, of the user's ids of a part's ``"node"`` or ``"edge"`` rows."""
+        if self.schema is None:
+            return np.arange(len(ids))
+        return np.argsort(self.schema.type_of(ids) if kind == "node" else self.schema.relation_of(ids), kind="stable")
 
     def edges(self, part: int, source: int | None = None) -> np.ndarray:
         """Return source, destination and id of a part's edges, (3, edges) int64.
 
         Where ``source`` is given, only the edges whose source that other part owns are returned.
         """
-        arrays = self.reader.structure(part, "indptr", "indices", "node_ids", "recv_ptr")
-        at = np.arange(len(arrays["indices"]))
+        arrays = self.reader.structure(part, "indptr", "indices", "node_ids", "recv_ptr", "edge_ids")
+        at = self.order("edge", arrays["edge_ids"])
+        ids = np.arange(self.edge_ptr[part], self.edge_ptr[part + 1])
         if source is not None:
             rows = self.ptr[part + 1] - self.ptr[part] + arrays["recv_ptr"][source : source + 2]
-            at = np.flatnonzero((arrays["indices"] >= rows[0]) & (arrays["indices"] < rows[1]))
-        target = np.searchsorted(arrays["indptr"], at, side="right") - 1 + self.ptr[part]
-        return np.stack([self._new_ids[arrays["node_ids"][arrays["indices"][at]]], target, at + self.edge_ptr[part]])
+            chosen = np.flatnonzero((arrays["indices"][at] >= rows[0]) & (arrays["indices"][at] < rows[1]))
+            at, ids = at[chosen], ids[chosen]
+        target = np.searchsorted(arrays["indptr"], at, side="right") - 1
+        ends = (arrays["node_ids"][rows] for rows in (arrays["indices"][at], target))
+        return np.stack([*(self._new_ids[each] for each in ends), ids])
+
+    def data(self, part: int, kind: str, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The node data or edge data of a part under DGL's names; ``ids`` are the user's ids of its rows."""
+        data = self.reader.data(part, f"{kind}_data", rows=len(ids))
+        ranges = self.nodes if kind == "node" else self.edge_types
+        if self.schema is None:
+            return {f"{ranges.names[0]}/{key}": value for key, value in data.items()}
+        found, ends = {}, np.concatenate([[0], np.cumsum(ranges.counts[part])])
+        for key, value in data.items():
+            of, slash, name = key.partition("/")
+            if slash:
+                found[f"{of.replace(',', ':')}/{name}"] = value
+                continue
+            value = value[self.order(kind, ids)]
+            found |= {f"{each}/{key}": value[at:to] for each, at, to in zip(ranges.names, ends, ends[1:])}
+        return found
 
     def edges_around(self, part: int) -> np.ndarray:
         """A part's edges, then those that leave it to other parts, as :meth:`edges` does."""
@@ -175,10 +206,12 @@ def _write_part(dgl, torch, cut: _CutInNewIds, part: int, folder: Path) -> dict:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             dgl.save_graphs(str(path / _FILES["part_graph"]), [graph])
-            for kind, type_name, rows in (("node", NODE_TYPE, inner_nodes), ("edge", EDGE_TYPE, inner_edges)):
-                data = cut.reader.data(part, f"{kind}_data", rows=rows)
-                tensors = {f"{type_name}/{key}": torch.from_numpy(value) for key, value in data.items()}
+            for kind in ("node", "edge"):
+                data = cut.data(part, kind, original[f"{kind}_ids"])
+                tensors = {key: torch.from_numpy(value) for key, value in data.items()}
                 dgl.data.utils.save_tensors(str(path / _FILES[f"{kind}_feats"]), tensors)
+        original = {f"{kind}_ids": original[f"{kind}_ids"] for kind in ("node", "edge")}
+        original = {key: ids[cut.order(key.removesuffix("_ids"), ids)] for key, ids in original.items()}
         save_file(original, path / _FILES["original_ids"])
     except dgl.DGLError as error:  # how DGL reports a full disk
         raise OSError(first_line(error)) from error
@@ -202,4 +235,7 @@ def _part_graph(dgl, torch, cut: _CutInNewIds, part: int, inner_nodes: int, inne
     graph.ndata["inner_node"] = (torch.arange(len(node_ids)) < inner_nodes).to(torch.uint8)
     graph.edata["_ID"] = torch.from_numpy(edge_ids)
     graph.edata["inner_edge"] = (torch.arange(len(edge_ids)) < inner_edges).to(torch.uint8)
+    if cut.schema is not None:
+        graph.ndata["_TYPE"] = torch.from_numpy(cut.nodes.types_of(node_ids).astype(np.int32))
+        graph.edata["_TYPE"] = torch.from_numpy(cut.edge_types.types_of(edge_ids).astype(np.int32))
     return graph

@@ -18,11 +18,13 @@ from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.metis import check_seed
 from dgl_gt.partition.errors import INSTALL_DGL, InputError, first_line, import_optional
 from dgl_gt.partition.graph import Graph, from_edges
-from dgl_gt.partition.sources.coo import with_standard_masks_and_labels
+from dgl_gt.partition.schema import Schema
+from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.child_process import bound_memory, read_in_child, serve, with_prefix
 from dgl_gt.partition.system.user_files import reading, regular_file
 
+from .dgl_types import TypeRanges, schema_of
 from .layout import Layout
 from .manifest import SHARDS
 from .write import write_shards
@@ -32,11 +34,11 @@ _AGAIN = "write it again with dgl.distributed.partition_graph or `dgl-gt export`
 
 
 def import_dgl(config_json, out, *, seed: int = 0, force: bool = False, progress=None) -> dict:
-    """Make shards of a DGL partition directory of a homogeneous graph; every node keeps its owner.
+    """Make shards of a DGL partition directory; every node keeps its owner, and its type if there are several.
 
     Where :func:`export_dgl` wrote the directory, the graph gets the user's ids back, and the same ``seed`` gives the
-    same shards. ``dgl.distributed.partition_graph`` stores only its new ids, so the graph has those; masks of 0 and 1
-    become bool and labels int64, as with every source.
+    same shards. ``dgl.distributed.partition_graph`` stores only its new ids, so the graph has those, within each type;
+    masks of 0 and 1 become bool and labels int64, as with every source.
 
     Parameters
     ----------
@@ -59,8 +61,7 @@ def import_dgl(config_json, out, *, seed: int = 0, force: bool = False, progress
     Raises
     ------
     InputError
-        Files are missing, damaged, outside the json's directory or do not fit it; the graph is heterogeneous; parts are
-        not ranges of ids; data cannot be trained on; ``out`` cannot be written; or DGL is not installed.
+        Files are missing, damaged, outside the json's directory or do not fit it; parts are not ranges of ids; data cannot be trained on; ``out`` cannot be written; or DGL is not installed.
     """
     seed = check_seed(seed)
     with new_directory(out, SHARDS, force=force) as folder:
@@ -77,8 +78,8 @@ class DGLPartition:
     """The checked json of a partition directory, for its nodes ("node") and edges ("edge")."""
 
     path: Path  # the json file
-    ptr: dict[str, np.ndarray]  # int64, (P + 1,): part i has the ids ptr[i]:ptr[i + 1]
-    types: dict[str, tuple]  # prefixes that the names of data may have
+    types: dict[str, TypeRanges]  # the ids of each part and type
+    schema: Schema | None  # None where there is one type of each
     bools: dict[str, list]  # names of the data that were bool before DGL stored them as uint8
     files: list[dict[str, Path]]  # of each part, by the json's keys; "original_ids" is in all or in none
 
@@ -94,19 +95,20 @@ def read_config(path: Path) -> DGLPartition:
         with reading(regular_file(path)):
             config = json.loads(path.read_text(encoding="utf-8"))
         parts = config["num_parts"]
-        ptr, types, bools = {}, {}, {}
+        types, bools = {}, {}
         for kind, default in (("node", NODE_TYPE), ("edge", EDGE_TYPE)):
             ranges = config[f"{kind}_map"]
             ranges = ranges if isinstance(ranges, dict) else {default: ranges}
-            names = sorted({*ranges, *config.get(f"{kind[0]}types", ())})
-            if len(names) != 1:
+            numbers = config.get(f"{kind[0]}types", {}) or {name: number for number, name in enumerate(ranges)}
+            names = sorted(numbers, key=numbers.get)
+            if {*names} != {*ranges}:
                 raise InputError(
-                    f"{path}: the graph has the {kind} types {', '.join(names)}, but only homogeneous graphs can be imported; "
-                    "convert it with dgl.to_homogeneous and partition that"
+                    f"{path}: {kind}_map has {', '.join(ranges)}, and {kind[0]}types {', '.join(names)}; {_AGAIN}"
                 )
-            types[kind] = (*names, *names[0].split(":")[1:2])  # DGL before 1.0 names an edge type without its ends
-            ptr[kind] = _bounds(path, f"{kind}_map", ranges[names[0]], parts, config[f"num_{kind}s"])
+            bounds = _bounds(path, f"{kind}_map", [ranges[name] for name in names], parts, config[f"num_{kind}s"])
+            types[kind] = TypeRanges(tuple(names), bounds)
             bools[kind] = [str(key) for key in config.get(f"bool_{kind}_data", ())]
+        schema = schema_of(types["node"], types["edge"])
         files = [_part_files(path, config[f"part-{index}"]) for index in range(parts)]
     except InputError:
         raise
@@ -116,24 +118,36 @@ def read_config(path: Path) -> DGLPartition:
         ) from error
     if len({"original_ids" in names for names in files}) > 1:
         raise InputError(f"{path}: some parts have original_ids and some have none; give all of them or none")
-    return DGLPartition(path, ptr, types, bools, files)
+    return DGLPartition(path, types, schema, bools, files)
 
 
-def _bounds(path: Path, key: str, ranges, parts, count) -> np.ndarray:
-    """Return the P + 1 bounds of a list of ranges: ``[begin, end]`` each, or the end alone in old directories."""
-    if not isinstance(ranges, list):
-        raise InputError(
-            f"{path}: {key} is {str(ranges)[:80]!r}, not a list of ranges of ids, and DGL itself loads only those; "
-            "partition the graph with reshuffle=True"
+def _bounds(path: Path, key: str, lists: list, parts, count) -> np.ndarray:
+    """Return the bounds of the ranges of each type, (P T + 1,): ``[begin, end]`` each, or the end alone in old directories."""
+    pairs = []
+    for ranges in lists:
+        if not isinstance(ranges, list):
+            raise InputError(
+                f"{path}: {key} is {str(ranges)[:80]!r}, not a list of ranges of ids, and DGL itself loads only those; "
+                "partition the graph with reshuffle=True"
+            )
+        ends = [pair[1] if isinstance(pair, list) else pair for pair in ranges]
+        pairs.append(
+            [
+                (pair[0] if isinstance(pair, list) else before, end)
+                for pair, before, end in zip(ranges, [0, *ends], ends)
+            ]
         )
-    ends = [pair[1] if isinstance(pair, list) else pair for pair in ranges]
-    begins = [pair[0] if isinstance(pair, list) else before for pair, before in zip(ranges, [0, *ends])]
-    if any(type(number) is not int or not 0 <= number < 2**62 for number in (parts, count, *begins, *ends)):
+    if any(
+        type(each) is not int or not 0 <= each < 2**62 for each in (parts, count, *np.ravel(np.array(pairs, object)))
+    ):
         raise InputError(
             f"{path}: num_parts, num_nodes, num_edges and the ranges of {key} must be whole numbers from 0; {_AGAIN}"
         )
+    whole = [pair for of_part in zip(*pairs) for pair in of_part]  # part by part, and type by type
+    begins, ends = [begin for begin, _ in whole], [end for _, end in whole]
     bounds = [0, *ends]
-    if parts < 1 or len(ends) != parts or begins != bounds[:-1] or bounds != sorted(bounds) or bounds[-1] != count:
+    is_tiling = begins == bounds[:-1] and bounds == sorted(bounds) and bounds[-1] == count
+    if parts < 1 or any(len(each) != parts for each in pairs) or not is_tiling:
         raise InputError(f"{path}: {key} does not split 0..{count} into {parts} ranges, one after the other; {_AGAIN}")
     return np.array(bounds, np.int64)
 
@@ -166,15 +180,52 @@ def read_graph(described: DGLPartition, progress=None) -> tuple[Graph, np.ndarra
     data = {
         kind: _joined(described, kind, [with_prefix(f"{kind}/", part) for part in parts]) for kind in ("node", "edge")
     }
-    owner = np.repeat(np.arange(described.parts), np.diff(described.ptr["node"]))
-    if "original_ids" in described.files[0]:
-        ids = {kind: _original_ids(described, kind) for kind in ("node", "edge")}
-        src, dst = (_placed(ids["node"][ends], ids["edge"]) for ends in (src, dst))
-        owner = _placed(owner, ids["node"])
-        data = {kind: {key: _placed(value, ids[kind]) for key, value in data[kind].items()} for kind in ids}
-    else:
-        data["node"] = with_standard_masks_and_labels(data["node"], described.path.name)
-    return from_edges(src, dst, len(owner), data["node"], data["edge"], described.path.name), owner
+    owner = np.repeat(np.arange(described.parts), np.diff(described.types["node"].ptr))
+    ids = {kind: _ids(described, kind) for kind in ("node", "edge")}
+    src, dst = (_placed(ids["node"][ends], ids["edge"]) for ends in (src, dst))
+    owner, schema = _placed(owner, ids["node"]), described.schema
+    data = {
+        kind: {key: _placed_column(described, kind, key, value, ids[kind]) for key, value in data[kind].items()}
+        for kind in ids
+    }
+    if schema is not None:
+        _check_ends(described, schema, src, dst)
+    if "original_ids" not in described.files[0]:
+        coo = COOGraph(src, dst, len(owner), name=described.path.name, schema=schema)
+        data["node"] = standard_by_type(data["node"], coo)
+    return from_edges(src, dst, len(owner), data["node"], data["edge"], described.path.name, schema), owner
+
+
+def _ids(described: DGLPartition, kind: str) -> np.ndarray:
+    """The id in the graph of each of DGL's ids of nodes or edges: the user's, or the place among those of its type."""
+    by_type = described.types[kind].by_type()
+    if "original_ids" not in described.files[0]:
+        return by_type
+    ids, schema = _original_ids(described, kind), described.schema
+    type_of = None if schema is None else schema.type_of if kind == "node" else schema.relation_of
+    if type_of is not None and not np.array_equal(type_of(ids), type_of(by_type)):
+        raise InputError(f"{described.path}: original_ids give a {kind} the id of another type; {_AGAIN}")
+    return ids
+
+
+def _placed_column(described: DGLPartition, kind: str, key: str, value: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """A column in the order of the graph, whose rows come in that of DGL's ids."""
+    if described.schema is None:
+        return _placed(value, ids)
+    of_type, types = described.schema.rows_of(kind, key), described.types[kind]
+    number = types.names.index(key.partition("/")[0].replace(",", ":"))
+    return _placed(value, ids[types.types_of(np.arange(len(ids))) == number] - of_type.start)
+
+
+def _check_ends(described: DGLPartition, schema: Schema, src: np.ndarray, dst: np.ndarray) -> None:
+    """Raise :class:`InputError` for an edge whose ends are of other types than its relation."""
+    wanted = schema.ends[np.repeat(np.arange(len(schema.edges)), np.diff(schema.edge_ptr))]
+    found = np.stack([schema.type_of(src), schema.type_of(dst)], axis=1)
+    if (wrong := (found != wanted).any(axis=1)).any():
+        edge = int(wrong.argmax())
+        relation = schema.relations[int(schema.relation_of(np.array([edge]))[0])]
+        ends = " to ".join(schema.node_types[each] for each in found[edge])
+        raise InputError(f"{described.path}: an edge of the relation {relation} goes from {ends}; {_AGAIN}")
 
 
 def records(path: Path) -> Iterator[tuple[dict, dict[str, np.ndarray]]]:
@@ -200,11 +251,15 @@ def _read_part(dgl, described: DGLPartition, index: int) -> dict[str, np.ndarray
         global_ids = data["_ID"].numpy()
         rows = np.flatnonzero(data[f"inner_{kind}"].numpy())
         inner[kind] = rows[np.argsort(global_ids[rows], kind="stable")]
-        begin, end = described.ptr[kind][index : index + 2]
+        begin, end = described.types[kind].ptr[index : index + 2]
         if not np.array_equal(global_ids[inner[kind]], np.arange(begin, end)):
             raise InputError(f"{path}: its inner {kind}s differ from those that {described.path.name} lists; {_AGAIN}")
     src, dst = (ends.numpy() for ends in graphs[0].edges(order="eid"))
-    for ids, limit in ((src, len(global_ids)), (dst, len(global_ids)), (global_ids, described.ptr["node"][-1])):
+    for ids, limit in (
+        (src, len(global_ids)),
+        (dst, len(global_ids)),
+        (global_ids, described.types["node"].bounds[-1]),
+    ):
         if len(ids) and not 0 <= ids.min() <= ids.max() < limit:
             raise InputError(f"{path} holds a node id outside 0..{limit - 1}; {_AGAIN}")
     part = {"src": global_ids[src[inner["edge"]]], "dst": global_ids[dst[inner["edge"]]]}
@@ -213,7 +268,7 @@ def _read_part(dgl, described: DGLPartition, index: int) -> dict[str, np.ndarray
         tensors = _loaded(dgl.data.utils.load_tensors, path)
         if path.stat().st_size < _stored_bytes(tensors):  # DGL would fill what is missing with whatever is in memory
             raise InputError(f"{path} is cut short, so it is damaged; {_AGAIN}")
-        columns = _columns(path, tensors, described.types[kind], len(inner[kind]))
+        columns = _columns(path, tensors, described, kind, index)
         part |= {f"{kind}/{key}": value for key, value in columns.items()}
     return part
 
@@ -238,17 +293,23 @@ def _loaded(load, path: Path):
         raise InputError(f"{path} cannot be read ({first_line(error)}), so it is damaged; {_AGAIN}") from error
 
 
-def _columns(path: Path, tensors: dict, types: tuple, rows: int) -> dict[str, np.ndarray]:
-    """Return the data of a part's inner rows, under their names without the type."""
-    columns = {}
+def _columns(path: Path, tensors: dict, described: DGLPartition, kind: str, part: int) -> dict[str, np.ndarray]:
+    """Return the data of a part's inner rows; their names are without the type where there is one."""
+    types, columns = described.types[kind], {}
+    short = {name.split(":")[1]: name for name in types.names if ":" in name}  # so DGL before 1.0 names an edge type
+    short = short if len(short) == len(types.names) else {}
     for key, tensor in tensors.items():
-        kind, slash, name = key.partition("/")
-        if slash and kind not in types:
-            raise InputError(f"{path}: {key!r} belongs to the type {kind!r}, not to {types[0]!r}; {_AGAIN}")
+        of, slash, name = key.partition("/")
+        of = of if slash else types.names[0]
+        of = of if of in types.names else short.get(of, of)
+        if of not in types.names:
+            raise InputError(f"{path}: {key!r} belongs to the type {of!r}, not to {', '.join(types.names)}; {_AGAIN}")
+        rows = types.counts[part, types.names.index(of)]
         if tensor.ndim < 1 or len(tensor) != rows:
             raise InputError(f"{path}: {key!r} has shape {tuple(tensor.shape)} for {rows} inner rows; {_AGAIN}")
         try:
-            columns[name if slash else key] = tensor.numpy()
+            ours = name if slash else key
+            columns[ours if described.schema is None else f"{of.replace(':', ',')}/{ours}"] = tensor.numpy()
         except TypeError:
             raise InputError(
                 f"{path}: {key!r} is {tensor.dtype}, which numpy does not have; convert it before partitioning, for "
@@ -278,7 +339,7 @@ def _joined(described: DGLPartition, kind: str, parts: list[dict]) -> dict[str, 
 def _original_ids(described: DGLPartition, kind: str) -> np.ndarray:
     """Return the user's id of every node or edge, in the order of DGL's ids."""
     found = []
-    for names, rows in zip(described.files, np.diff(described.ptr[kind])):
+    for names, rows in zip(described.files, np.diff(described.types[kind].ptr)):
         path, key = names["original_ids"], f"{kind}_ids"
         try:
             with reading(path):

@@ -189,20 +189,26 @@ def _count_types(layout: Layout, schema: Schema) -> TypedCounts:
     figures, types, relations = layout.figures, len(schema.nodes), len(schema.edges)
     parts, hops = figures.edges_by_hop.shape
     nodes, edges = np.zeros((parts, 1 + hops, types), np.int64), np.zeros((parts, hops, relations), np.int64)
-    sources, own_sources = np.zeros((parts, hops, relations), np.int64), np.zeros((parts, relations), np.int64)
+    sources, (own_sources, cut_edges) = (
+        np.zeros((parts, hops, relations), np.int64),
+        np.zeros((2, parts, relations), int),
+    )
     for index in range(parts):
         part, owned = layout.part(index), layout.cut.ptr[index : index + 2]
         for hop, ids in enumerate([np.arange(*owned), *part.rings]):
             nodes[index, hop] = np.bincount(schema.type_of(layout.cut.order[ids]), minlength=types)
         relation, ends = schema.relation_of(part.edge_ids), np.cumsum(figures.edges_by_hop[index])
-        held = int(nodes[index].sum())
+        held, own = int(nodes[index].sum()), int(owned[1] - owned[0])
+        rows = np.repeat(np.arange(len(part.indptr) - 1), np.diff(part.indptr))[: ends[0]]
+        is_cut = (part.indices[: ends[0]] >= own) | (rows >= own)
+        cut_edges[index] = np.bincount(relation[: ends[0]][is_cut], minlength=relations)
         for hop, (begin, end) in enumerate(zip([0, *ends], ends)):
             edges[index, hop] = np.bincount(relation[begin:end], minlength=relations)
             pairs = np.unique(relation[:end] * held + part.indices[:end])
             sources[index, hop] = np.bincount(pairs // held, minlength=relations)
             if hop == 0:
-                own_sources[index] = np.bincount(pairs[pairs % held < owned[1] - owned[0]] // held, minlength=relations)
-    return TypedCounts(nodes, edges, sources, own_sources, _whole_sources(layout.graph, schema))
+                own_sources[index] = np.bincount(pairs[pairs % held < own] // held, minlength=relations)
+    return TypedCounts(nodes, edges, sources, own_sources, cut_edges, _whole_sources(layout.graph, schema))
 
 
 def _whole_sources(graph: Graph, schema: Schema) -> np.ndarray:

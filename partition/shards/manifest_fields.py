@@ -172,6 +172,7 @@ class _Typed(Struct, forbid_unknown_fields=True):
     edges: list[list[list[Count]]]
     sources: list[list[list[Count]]]
     own_sources: list[list[Count]]
+    cut_edges: list[list[Count]]
     whole_sources: list[Count]
 
 

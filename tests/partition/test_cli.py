@@ -44,6 +44,7 @@ def test_partition_and_inspect_agree(capsys):
         "left_out",
         "notes",
         "isolated_nodes",
+        "types",
     }
     assert set(made) == keys | {"encodings", "transforms", "links", "compute_balance"}
     assert made["choice"] is None

@@ -13,9 +13,10 @@ from torch.nn import functional
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
+from ..label_rows import LabelledRows, total, whole
 from ..task import Batch
 from ..task_config import LabelTaskConfig
-from .labels import LabelledRows, LabelTask, OnEdges, total, whole
+from .labels import LabelTask, OnEdges
 
 
 class NodeClasses(NamedTuple):

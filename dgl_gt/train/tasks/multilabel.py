@@ -13,8 +13,9 @@ from torch.nn import functional
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
+from ..label_rows import LabelledRows, total, whole
 from ..task import Batch
-from .labels import LabelledRows, LabelTask, OnEdges, total, whole
+from .labels import LabelTask, OnEdges
 
 
 class NodeLabels(NamedTuple):

@@ -14,8 +14,9 @@ from torch.nn import functional
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
 
+from ..label_rows import LabelledRows, total
 from ..task import Batch
-from .labels import LabelledRows, LabelTask, OnEdges, total
+from .labels import LabelTask, OnEdges
 
 _LOSSES: dict[str, Callable] = {"mse": functional.mse_loss, "l1": functional.l1_loss, "huber": functional.huber_loss}
 

@@ -112,8 +112,8 @@ def test_older_spellings(two_parts, tmp_path):
 HETERO = {"a": [[0, 30], [30, 60]], "b": [[30, 30], [60, 60]]}
 MISSING = {"node_feats": "part0/node_feat.dgl", "edge_feats": "part0/edge_feat.dgl", "part_graph": "part0/x.dgl"}
 BOOKS = {
-    "hetero nodes": ({"node_map": HETERO}, ["types _N, a, b", "homogeneous"]),
-    "hetero edges": ({"etypes": {"a:x:b": 0, "a:y:b": 1}}, ["a:x:b, a:y:b", "homogeneous"]),
+    "hetero nodes": ({"node_map": HETERO}, ["node_map has a, b", "ntypes _N"]),
+    "hetero edges": ({"etypes": {"a:x:b": 0, "a:y:b": 1}}, ["edge_map has _N:_E:_N", "etypes a:x:b, a:y:b"]),
     "map in a file": ({"node_map": "node_map.npy"}, ["node_map.npy", "ranges", "reshuffle"]),
     "typed map in a file": ({"edge_map": {"_N:_E:_N": "e.npy"}}, ["e.npy", "ranges"]),
     "gap": ({"node_map": [[0, 20], [30, 60]]}, ["node_map", "0..60", "2 ranges"]),

@@ -79,7 +79,7 @@ def use(folder):
     manifest = read_manifest(folder)
     verify(folder, manifest)
     figures, costs = read_figures(manifest), default_costs()
-    quality_table(manifest, {"compute_balance": costs.compute_balance(figures)})
+    quality_table(manifest, {"compute_balance": costs.compute_balance(figures), "types": None})
     costs.step_seconds(figures)
     page(count_shards(folder, read_manifest(folder)))
 
