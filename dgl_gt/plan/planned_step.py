@@ -126,7 +126,8 @@ def _traces(config: TrainConfig, features: int | TypedWidths, out_dim: int, fact
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
         sizes: dict[str, Any]
         if isinstance(features, TypedWidths):
-            sizes = {"in_dim": features.as_dict(), "relations": features.relations}
+            widths = {name: width or config.task.node_embedding for name, width in features.widths}
+            sizes = {"in_dim": widths, "relations": features.relations}
         else:  # of edge data at most: numbers need fewer weights than kinds
             tables = len(config.task.inputs.edge_features)
             sizes = {"in_dim": features + config.task.node_embedding, "edge_kinds": tables}

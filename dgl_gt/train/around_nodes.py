@@ -45,7 +45,10 @@ class AroundNodes(nn.Module):
 
 
 class EmbeddedModel(AroundNodes):
-    """A model of nodes that reads a trained row of each node after its features; ``nodes_of`` are those of the table."""
+    """A model of nodes that reads a trained row of each node after its features; ``nodes_of`` are those of the table.
+
+    Of a typed graph, types without features have trained rows, and no others.
+    """
 
     def __init__(self, nodes: nn.Module, nodes_of: ShardedGraph | int, width: int):
         super().__init__(nodes)
@@ -54,7 +57,7 @@ class EmbeddedModel(AroundNodes):
         with torch.no_grad():  # rows as Xavier's: large ones tell nodes apart by noise
             self.table.weight.mul_(math.sqrt(2 / (count + width)))
 
-    def forward(self, graph: ShardedGraph, feat: Tensor, **more: Any) -> Tensor:
+    def forward(self, graph: ShardedGraph, feat: Tensor | dict[str, Tensor], **more: Any) -> Tensor:
         """Return the results of the owned nodes."""
         rows = self.table.weight
         if self.table.node_ids is None:  # a table that was read from a file
@@ -64,6 +67,9 @@ class EmbeddedModel(AroundNodes):
                     f"{graph.manifest['nodes']:,}; use the graph that it was trained on"
                 )
             rows = rows[graph.node_ids]
+        if isinstance(feat, dict):
+            trained = {name: rows[graph.rows(name)] for name in graph.ntypes if name not in feat}
+            return self.nodes(graph, feat | trained, **more)
         return self.nodes(graph, torch.cat([feat, rows.to(feat.dtype)], 1), **more)
 
 

@@ -87,7 +87,8 @@ class ModelInputs:
         Of a typed graph, ``in_dim`` has the width of each type, 0 without features, and ``relations`` are those of the graph.
         """
         if isinstance(self.feat, dict):
-            widths = {name: self.feat[name].shape[1] if name in self.feat else 0 for name in self.graph.ntypes}
+            found, trained = self.feat, self.reads.node_embedding
+            widths = {name: found[name].shape[1] if name in found else trained for name in self.graph.ntypes}
             return {"in_dim": widths, "relations": [list(each) for each in self.graph.canonical_etypes]}
         widths = {name: self.edges[name].shape[1] if name in self.edges else 0 for name in ("edge_feat", "edge_kind")}
         return {
@@ -116,7 +117,7 @@ def read_inputs(sg: ShardedGraph, inputs: Inputs) -> ModelInputs:
 
 def _features_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]:
     """``feat`` of the owned nodes of each type that has it; ``InputError`` names a setting that typed graphs do not have."""
-    for name in ("encodings", "edge_features", "node_embedding"):
+    for name in ("encodings", "edge_features"):
         if getattr(inputs, name):
             raise InputError(
                 f"{name} is given, and {sg.manifest['source']} is a typed graph, which has none; leave it out"

@@ -103,6 +103,16 @@ class RankLinks:
         return Pairs(fetch, source, destination, both_ways=self.is_undirected)
 
 
+def nodes_of_links(sg: ShardedGraph) -> tuple[range, range]:
+    """The user's numbers of the nodes that links can have as source, and as destination: all, or those of their types."""
+    schema, record = sg.schema, sg.manifest["links"]
+    relation = None if schema is None or record is None else record["relation"]
+    if schema is None or relation is None:
+        return (range(user_node_count(sg.manifest)),) * 2
+    source, destination = (schema.rows_of("node", f"{end}/") for end in (relation[0], relation[2]))
+    return range(source.start, source.stop), range(destination.start, destination.stop)
+
+
 class StepsOfLinks:
     """Which links a step takes: in each epoch every link once, in one of ``count`` steps."""
 
@@ -143,11 +153,11 @@ class Negatives:
     def __init__(self, links: RankLinks, kind: str, count: int, may_be_links: bool, seed: int):
         self._links, self._kind, self._count, self._seed = links, kind, count, seed
         sg = links.sg
-        self._nodes = user_node_count(sg.manifest)
-        self._cumulated: Tensor | None = None
+        self._nodes, self._ranges = user_node_count(sg.manifest), nodes_of_links(sg)
+        self._cumulated: list[Tensor] = []
         if kind == "degree":
             degrees: Any = sg.gather(sg.in_degrees() + sg.out_degrees())
-            self._cumulated = degrees[: self._nodes].double().cumsum(0)
+            self._cumulated = [degrees[each.start : each.stop].double().cumsum(0) for each in self._ranges]
         self._edges = None if may_be_links else EdgeSet(sg)
 
     def draw(self, positives: Tensor, step: int) -> Tensor:
@@ -171,17 +181,19 @@ class Negatives:
 
     def _drawn(self, keys: Tensor, links: Tensor, attempt: int) -> Tensor:
         """Pairs by their keys; with "swap", one end is that of a link."""
-        numbers = [self._node(splitmix64(keys + 3 * attempt + word)) for word in range(2)]
         if self._kind != "swap":
-            return torch.stack(numbers)
-        is_source = splitmix64(keys + 3 * attempt + 2) & 1 == 0
-        return torch.stack([torch.where(is_source, numbers[0], links[0]), torch.where(is_source, links[1], numbers[0])])
+            return torch.stack([self._node(splitmix64(keys + 3 * attempt + end), end) for end in range(2)])
+        is_source, bits = splitmix64(keys + 3 * attempt + 2) & 1 == 0, splitmix64(keys + 3 * attempt)
+        source, destination = (self._node(bits, end) for end in range(2))
+        return torch.stack([torch.where(is_source, source, links[0]), torch.where(is_source, links[1], destination)])
 
-    def _node(self, bits: Tensor) -> Tensor:
-        share = (bits & _MASK).double() / _UNIFORM
-        if self._cumulated is None:
-            return (share * self._nodes).long()
-        return torch.searchsorted(self._cumulated, share * self._cumulated[-1], right=True).clamp(max=self._nodes - 1)
+    def _node(self, bits: Tensor, end: int) -> Tensor:
+        """Nodes that a link can have as source (0), or as destination (1)."""
+        share, nodes = (bits & _MASK).double() / _UNIFORM, self._ranges[end]
+        if not self._cumulated:
+            return (share * len(nodes)).long() + nodes.start
+        sums = self._cumulated[end]
+        return torch.searchsorted(sums, share * sums[-1], right=True).clamp(max=len(nodes) - 1) + nodes.start
 
     def _is_wrong(self, pairs: Tensor) -> Tensor:
         is_loop = pairs[0] == pairs[1]

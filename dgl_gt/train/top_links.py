@@ -16,7 +16,11 @@ _PAIRS = 2**16  # that are scored at a time
 
 
 def top_links(
-    graph: ShardedGraph, own: Tensor, score: Callable[[Tensor, Tensor, Tensor], Tensor], top: int
+    graph: ShardedGraph,
+    own: Tensor,
+    score: Callable[[Tensor, Tensor, Tensor], Tensor],
+    top: int,
+    ranges: tuple[range, range] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The best destinations of each owned node, other than itself and those to which it has an edge; every rank calls it.
 
@@ -29,6 +33,8 @@ def top_links(
         ``score(rows, source, destination)`` returns the scores, (n,), of pairs of rows.
     top : int
         Most links of a node.
+    ranges : pair of range, optional
+        The user's numbers of the nodes that links can have as source, and as destination; by default all.
 
     Returns
     -------
@@ -36,7 +42,7 @@ def top_links(
         The user's numbers of nodes, by source in the order of owned rows, and by falling score.
     score : Tensor, (n,)
     """
-    users = user_node_count(graph.manifest)
+    sources, destinations = ranges or (range(user_node_count(graph.manifest)),) * 2
     best = own.new_full((len(own), top), -torch.inf)
     found = torch.zeros(len(own), top, dtype=torch.int64, device=own.device)
     each = max(1, _PAIRS // _CANDIDATES)
@@ -51,7 +57,8 @@ def top_links(
             rows = torch.cat([own[some], candidates])
             count = len(rows) - len(candidates)
             low, high = torch.searchsorted(source, source.new_tensor([start, start + count])).tolist()
-            is_left_out = (numbers >= users) | (graph.node_ids[some, None] == numbers)
+            is_left_out = (numbers < destinations.start) | (numbers >= destinations.stop)
+            is_left_out = is_left_out | (graph.node_ids[some, None] == numbers)
             is_left_out[source[low:high] - start, destination[low:high]] = True
             src = torch.arange(count, device=own.device).repeat_interleave(len(candidates))
             dst = torch.arange(count, len(rows), device=own.device).repeat(count)
@@ -61,7 +68,8 @@ def top_links(
             known, column = known.sort(1)
             merged, column = merged.gather(1, column).sort(dim=1, descending=True, stable=True)
             best[some], found[some] = merged[:, :top], known.gather(1, column)[:, :top]
-    is_link = (best > -torch.inf) & (graph.node_ids < users)[:, None]
+    is_source = (graph.node_ids >= sources.start) & (graph.node_ids < sources.stop)
+    is_link = (best > -torch.inf) & is_source[:, None]
     return graph.node_ids[:, None].expand_as(found)[is_link], found[is_link], best[is_link]
 
 

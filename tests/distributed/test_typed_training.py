@@ -7,8 +7,8 @@ from ranks import run_ranks
 from typed import typed_graph
 
 import dgl_gt
-from dgl_gt.partition import partition, read_manifest
-from dgl_gt.partition.figures.strategies import strategy_of
+from dgl_gt.partition import InputError, from_relations, partition, read_manifest
+from dgl_gt.partition.figures.strategies import strategy_for, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.train import predict, train
@@ -66,3 +66,69 @@ def test_training_has_the_numbers_of_one_process(one_process, tmp_path, parts):
         np.testing.assert_allclose(probability, expected[2], rtol=1e-6, atol=1e-9)
         assert len(probability) == 60  # papers alone
         assert 2 * predicted_bytes(tmp_path / cut, score, cut, depth) == sent  # in float64
+
+
+def bipartite():
+    """Users who rate items of their own kind; users have no features."""
+    rng = np.random.default_rng(0)
+    kind, of_item = rng.integers(0, 4, 60), rng.integers(0, 4, 40)
+    src, dst = np.nonzero(rng.random((60, 40)) < np.where(kind[:, None] == of_item, 0.4, 0.03))
+    relations = {("user", "rates", "item"): (src, dst), ("item", "rev_rates", "user"): (dst, src)}
+    ratings = {("user", "rates", "item"): {"label": (kind[src] == of_item[dst]).astype(int)}}
+    for name, shares in (("train_mask", (0, 6)), ("val_mask", (6, 8)), ("test_mask", (8, 10))):
+        ratings["user", "rates", "item"][name] = (np.arange(len(src)) % 10 >= shares[0]) & (
+            np.arange(len(src)) % 10 < shares[1]
+        )
+    return from_relations({"user": 60, "item": 40}, relations, {"item": {"feat": np.eye(4)[of_item]}}, ratings)
+
+
+def tasks_on_rank(rank, folder, kinds):
+    torch.set_default_dtype(torch.float64)
+    found = {}
+    for kind in kinds:
+        with dgl_gt.load(folder / kind) as sg:
+            config = TrainConfig().changed(task=kind, **SETTINGS, node_embedding=8)
+            result = train(sg, config)
+            answer = predict(result.model, sg)
+            found[kind] = result.losses, result.test, None if answer is None else answer._asdict()
+    return found
+
+
+def test_links_and_edges_of_a_relation(tmp_path):
+    kinds = ["link_prediction", "edge_classification"]
+    found = []
+    for parts in (1, 3):
+        partition(bipartite(), parts, tmp_path / f"{parts}" / kinds[0], link_split="0.8,0.1,0.1", relation="rates")
+        partition(bipartite(), parts, tmp_path / f"{parts}" / kinds[1])
+        found.append(run_ranks(parts, tasks_on_rank, tmp_path / f"{parts}", kinds)[0])
+    for kind in kinds:
+        (losses, metric, answer), (others, other, its) = (each[kind] for each in found)
+        np.testing.assert_allclose(others, losses, rtol=1e-9)
+        assert other == pytest.approx(metric)
+        for name, values in answer.items():
+            np.testing.assert_allclose(its[name], values, rtol=1e-6, atol=1e-9, err_msg=f"{kind} {name}")
+        assert answer["source"].max() < 60 <= answer["destination"].min()  # from users to items
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"type": "author"}, "author/label"),
+        ({"type": "reader"}, "reader"),
+        ({"architecture": "gnn"}, "architecture"),
+        ({"score": "additive"}, "score"),
+        ({"policy": "int8"}, "policy"),
+        ({"encodings": "degree"}, "encodings"),
+    ],
+)
+def test_what_typed_graphs_do_not_have(tmp_path, changes, named):
+    partition(typed_graph(), 1, tmp_path / "shards")
+    with dgl_gt.load(tmp_path / "shards") as sg, pytest.raises(InputError, match=named):
+        train(sg, TrainConfig().changed(**changes))
+
+
+def test_strategies_that_typed_graphs_do_not_have(tmp_path):
+    partition(typed_graph(), 2, tmp_path / "shards")
+    for name in ("gather", "ring", "heads", "halo_kv"):
+        with pytest.raises(InputError, match=name):
+            strategy_for(read_figures(read_manifest(tmp_path / "shards")), name, 1, "shards")

@@ -19,7 +19,7 @@ from dgl_gt.partition.errors import InputError
 from ..around_nodes import PairModel
 from ..config import TrainConfig
 from ..inputs import ModelInputs, Pairs, read_inputs
-from ..links import Negatives, RankLinks, StepsOfLinks
+from ..links import Negatives, RankLinks, StepsOfLinks, nodes_of_links
 from ..metric_kinds import MetricKind, is_hits, is_ranking
 from ..metrics import read_metric
 from ..model import logits_of
@@ -64,6 +64,7 @@ class LinkPrediction:
         """Read features with encodings, and links; ``InputError`` says what is missing."""
         with sg.comm.raising_together():
             links = RankLinks.read(sg)
+            _check_relation(sg, config.task.relation)
         return cls.of_links(sg, config, links, graphs)
 
     @classmethod
@@ -186,13 +187,23 @@ class LinkPrediction:
         def score(rows: Tensor, source: Tensor, destination: Tensor) -> Tensor:
             return of_model.scores(rows, source, destination, None, both_ways)[:, 0]
 
-        found = top_links(graph, own, score, of_model.dgl_gt_task.top)
+        found = top_links(graph, own, score, of_model.dgl_gt_task.top, nodes_of_links(graph))
         gathered = [graph.comm.gather_rows(each, to=0) for each in found]
         if gathered[0] is None:
             return None
         links = LikelyLinks(*(torch.cat(each).cpu().numpy() for each in gathered))
         order = links.source.argsort(kind="stable")
         return LikelyLinks(*(each[order] for each in links))
+
+
+def _check_relation(sg: ShardedGraph, wanted: str) -> None:
+    """Raise :class:`InputError` unless the links of the shards are of the relation that a user names, if any."""
+    found = sg.manifest["links"]["relation"]
+    if wanted and (sg.schema is None or list(sg.schema.relations[sg.schema.relation(wanted)]) != found):
+        raise InputError(
+            f"relation is {wanted!r}, and the links of {sg.manifest['source']} are of {','.join(found or ()) or 'its one relation'}; "
+            "partition with --relation for others, or leave it out"
+        )
 
 
 class _StepOfEdges(LinkPrediction):
