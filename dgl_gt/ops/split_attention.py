@@ -118,8 +118,8 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
         return
     with torch.enable_grad():
         inputs = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, bias, edge)]
-        *rows, features = inputs
-        part, part_lse = reference_attention(csc, *rows, *rest, settings.negative_slope, features)
+        *leaves, features = inputs
+        part, part_lse = reference_attention(csc, *leaves, **vars(settings) | {"edge": features})
     # Through the merge: d lse / d lse_p is the piece's weight w_p, and out = sum_p w_p out_p.
     weight = torch.exp(part_lse - torch.where(lse == -torch.inf, 0.0, lse)).detach()
     grad_part_lse = weight * ((grad_out * (part.detach() - out)).sum(-1) + grad_lse)
