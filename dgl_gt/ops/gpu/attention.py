@@ -45,6 +45,40 @@ def _scores(mine, theirs, factor, ADDITIVE: tl.constexpr):
     return scores, slopes
 
 
+@triton.jit
+def _with_features(
+    edge, edges, real, edge_row, mine, mine_2, theirs, theirs_2, factor, FAR: tl.constexpr, BLOCK_D: tl.constexpr,
+    D: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    """Return heads of both ends of edges; the features follow those of k and v, which are FAR or not."""
+    if F > 0:
+        features = blocks.load_features(edge, edges, real, edge_row, BLOCK_D, D, F)
+        if FAR:
+            theirs += features
+            theirs_2 += features
+        else:
+            mine += features * factor
+            mine_2 += features
+    return mine, mine_2, theirs, theirs_2
+
+
+@triton.jit
+def _store_gradient(
+    grad, grad_row, grad_head, partial, row, slot, pieces, sums, factor, heads, columns, inside, ADDITIVE: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """Store the gradient of a row of q or k: with additive scores, one number per head."""
+    if ADDITIVE:
+        _heads, one_column, exists = blocks.columns_of(H, 1, heads.shape[0], 1)
+        blocks.store_sums(
+            grad, grad_row, grad_head, partial, row, slot, pieces, sums[:, None], heads, one_column, exists, H, 1, 1
+        )
+    else:
+        blocks.store_sums(
+            grad, grad_row, grad_head, partial, row, slot, pieces, sums * factor, heads, columns, inside, H, D, ALIGN
+        )
+
+
 @triton.jit(do_not_specialize=passes.VARYING)
 def _forward(
     q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, bias, bias_row, bias_head, kind, edge, edge_row, out, out_row,
@@ -118,10 +152,9 @@ def _gradients(
     row, begin, count, number, pieces, slot = blocks.span(indptr, num_rows, num_slots, PIECE)
     if number >= pieces:
         return
-    WIDE: tl.constexpr = D + F
-    WIDTH: tl.constexpr = WIDE if order is None else D  # of this row; the far end has the other
+    WIDTH: tl.constexpr = D + F if order is None else D  # of this row; the far end has the other
     heads, columns, inside = blocks.columns_of(H, WIDTH, BLOCK_H, BLOCK_D)
-    _heads, _columns, inside_far = blocks.columns_of(H, D if order is None else WIDE, BLOCK_H, BLOCK_D)
+    _heads, _columns, inside_far = blocks.columns_of(H, 2 * D + F - WIDTH, BLOCK_H, BLOCK_D)
     one_row = row + tl.arange(0, 1)
     dtype: tl.constexpr = stats.dtype.element_ty
     factor = blocks.number(factor, dtype)
@@ -144,15 +177,9 @@ def _gradients(
         )  # fmt: skip
         positions = blocks.ids_of(order, begin + lanes, real)
         edges = blocks.ids_of(edge_ids, positions, real)
-        keys, values = mine, mine_2
-        if F > 0:
-            features = blocks.load_features(edge, edges, real, edge_row, BLOCK_D, D, F)
-            if order is None:
-                theirs += features
-                theirs_2 += features
-            else:
-                keys += features * factor
-                values += features
+        keys, values, theirs, theirs_2 = _with_features(
+            edge, edges, real, edge_row, mine, mine_2, theirs, theirs_2, factor, order is None, BLOCK_D, D, F
+        )
         scores, slopes = _scores(keys, theirs, factor, ADDITIVE)
         if order is not None:
             row_lse, delta = blocks.load_stats(stats, ends, wanted, heads, H)
@@ -169,36 +196,15 @@ def _gradients(
             exists = real[:, None] & (heads < H)[None, :]  # those that the bias removes, too
             blocks.store_numbers(grad_bias, edges, grads, exists, grad_bias_row, grad_bias_head, heads)
         if grad_edge is not None:
-            of_features = tl.sum(grads[:, :, None] * mine + kept[:, :, None] * mine_2, 1)
-            blocks.store_features(grad_edge, edges, of_features, real, grad_edge_row, BLOCK_D, D, F, ADDS)
-        if ADDITIVE:
-            sums += tl.sum(grads * slopes, 0)
-        else:
-            sums += tl.sum(grads[:, :, None] * theirs, 0)
+            blocks.store_features(grad_edge, edges, grads, kept, mine, mine_2, real, grad_edge_row, BLOCK_D, D, F, ADDS)
+        sums += tl.sum(grads * slopes if ADDITIVE else grads[:, :, None] * theirs, 0)
         if grad_2 is not None:
             sums_2 += tl.sum(kept[:, :, None] * theirs_2, 0)
-    if ADDITIVE and grad is not None:
-        _heads, one_column, exists = blocks.columns_of(H, 1, BLOCK_H, 1)
-        blocks.store_sums(
-            grad, grad_row, grad_head, partial, row, slot, pieces, sums[:, None], heads, one_column, exists, H, 1, 1
-        )
-    elif grad is not None:
-        blocks.store_sums(
-            grad,
-            grad_row,
-            grad_head,
-            partial,
-            row,
-            slot,
-            pieces,
-            sums * factor,
-            heads,
-            columns,
-            inside,
-            H,
-            WIDTH,
+    if grad is not None:
+        _store_gradient(
+            grad, grad_row, grad_head, partial, row, slot, pieces, sums, factor, heads, columns, inside, ADDITIVE, H, WIDTH,
             ALIGN,
-        )
+        )  # fmt: skip
     if grad_2 is not None:
         blocks.store_sums(
             grad_2, grad_2_row, grad_2_head, partial_2, row, slot, pieces, sums_2, heads, columns, inside, H, D, ALIGN

@@ -120,9 +120,11 @@ def load_features(edge, edges, real, edge_row, BLOCK_D: tl.constexpr, D: tl.cons
 
 @triton.jit
 def store_features(
-    edge, edges, values, real, edge_row, BLOCK_D: tl.constexpr, D: tl.constexpr, F: tl.constexpr, ADDS: tl.constexpr
-):
-    """Store (edges, BLOCK_D) as gradients of features of edges, or add it to what is there."""
+    edge, edges, grads, kept, query, upstream, real, edge_row, BLOCK_D: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
+    ADDS: tl.constexpr,
+):  # fmt: skip
+    """Store the sums over heads that are gradients of features of edges, or add them to what is there."""
+    values = tl.sum(grads[:, :, None] * query + kept[:, :, None] * upstream, 1)
     columns = tl.arange(0, BLOCK_D)
     at = edge + (edges[:, None] * edge_row + (columns - D)[None, :])
     mask = real[:, None] & ((columns >= D) & (columns < D + F))[None, :]
