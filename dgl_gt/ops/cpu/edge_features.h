@@ -140,7 +140,8 @@ struct EdgeFeatures {
                 }
                 Vec<T, 4> total = sums<W>(a, b, c, e);
                 for (; d < p.edge_dim; ++d)
-                    for (int64_t edge = 0; edge < 4; ++edge) total[edge] += widened(x[edge][d]) * widened(rows[edge][offset + d]);
+                    for (int64_t edge = 0; edge < 4; ++edge)
+                        total[edge] += widened(x[edge][d]) * widened(rows[edge][offset + d]);
                 T* to = numbers + h * kLanes + lane;
                 store<4>(to, load<4>(to) + factor * total);
             }

@@ -131,10 +131,11 @@ def _forward(
 def _gradients(
     own, own_row, own_head, far, far_row, far_head, own_2, own_2_row, own_2_head, far_2, far_2_row, far_2_head, stats,
     out, out_row, out_head, lse, grad_lse, bias, bias_row, bias_head, kind, edge, edge_row, grad, grad_row, grad_head,
-    grad_2, grad_2_row, grad_2_head, grad_bias, grad_bias_row, grad_bias_head, grad_edge, grad_edge_row, partial, partial_2, indptr, indices, order, edge_ids, dropout_ids, num_rows, num_slots, factor,
-    head_offset, seed_high, seed_low, drop_threshold, keep_scale, DROPOUT: tl.constexpr,
-    ADDITIVE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, F: tl.constexpr, ADDS: tl.constexpr, ALIGN: tl.constexpr,
-    PIECE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
+    grad_2, grad_2_row, grad_2_head, grad_bias, grad_bias_row, grad_bias_head, grad_edge, grad_edge_row, partial,
+    partial_2, indptr, indices, order, edge_ids, dropout_ids, num_rows, num_slots, factor, head_offset, seed_high,
+    seed_low, drop_threshold, keep_scale, DROPOUT: tl.constexpr, ADDITIVE: tl.constexpr, H: tl.constexpr,
+    D: tl.constexpr, F: tl.constexpr, ADDS: tl.constexpr, ALIGN: tl.constexpr, PIECE: tl.constexpr,
+    BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients that are sums over the edges of a row; one that is None is not computed.
 
