@@ -26,6 +26,8 @@ OPTION_VALUES = {  # allowed values of the options that take a name
     "output": ("linear", "mlp"),
     "jumping": ("last", "sum", "concat"),
     "global_attention": ("none", "polynormer", "sgformer"),
+    "edge_input": ("linear", "mlp", "raw"),
+    "edge_role": ("bias", "key_value"),
 }
 _READERS = {  # settings that only some values of another one read
     "attention_dropout": ("score", ("dot", "additive", "hgt")),
@@ -35,6 +37,7 @@ _READERS = {  # settings that only some values of another one read
     "global_layers": ("global_attention", ("polynormer", "sgformer")),
     "global_dropout": ("global_attention", ("polynormer", "sgformer")),
     "global_weight": ("global_attention", ("sgformer",)),
+    "edge_hidden": ("edge_input", ("linear", "mlp")),
 }
 
 _OF_TYPED = {  # what the settings of a transformer may be on a typed graph
@@ -146,6 +149,14 @@ class GraphTransformerConfig(ModelConfig):
         2, "width of the layers' feed-forward networks, as a multiple of hidden; 0 for none"
     )
     edge_hidden: Annotated[int, between(*MODEL_LIMITS["hidden"])] = setting(16, "width of the edge embeddings")
+    edge_input: Annotated[str, one_of(OPTION_VALUES["edge_input"])] = setting(
+        "linear",
+        "first edge embeddings: linear (a map of the numbers and a row for each kind), mlp, or raw (the numbers)",
+    )
+    edge_role: Annotated[str, one_of(OPTION_VALUES["edge_role"])] = setting(
+        "bias",
+        "what a layer adds edge embeddings to: bias (to scores, a number a head) or key_value (to keys and values)",
+    )
     edge_update: Flag = setting(False, "whether each layer but the last updates the edge embeddings")
 
     def check_typed(self) -> None:
@@ -161,7 +172,7 @@ class GraphTransformerConfig(ModelConfig):
             raise InputError(
                 f"score is {self.score!r}, but edge features need the score 'dot'; choose 'dot', or leave out the edge features"
             )
-        for name in ("edge_hidden", "edge_update"):
+        for name in ("edge_hidden", "edge_input", "edge_role", "edge_update"):
             if getattr(self, name) != getattr(type(self), name) and not has_edges:
                 raise InputError(
                     f"{name} is {getattr(self, name)}, but the model has no edge features; leave it out, or give it edge features"

@@ -25,7 +25,7 @@ class Gather(ShardView):
         h = self.check_inputs(h, bias, edge)
         both = TwoPieceAttention(self.pieces, dropout, negative_slope)
         q, kv = project(h, "q"), project(h, "kv")
-        travelling, restored = in_wire_order(kv, negative_slope is not None)
+        travelling, restored = in_wire_order(kv, negative_slope is not None or edge is not None)
         gathering = AllGather(self.comm, self.counts)
         finish = self.comm.finisher((Begin.apply(travelling, gathering), gathering), self.overlap)
         first = both.attend_first(q, kv, bias, edge)

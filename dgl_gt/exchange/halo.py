@@ -38,7 +38,7 @@ class Halo(ShardView):
         both = TwoPieceAttention(self.pieces, dropout, negative_slope, self.score_offset)
         if self.rules.moves_keys:
             kv = project(h, "kv")
-            travelling, restored = in_wire_order(kv, negative_slope is not None)
+            travelling, restored = in_wire_order(kv, negative_slope is not None or edge is not None)
             finish = self.begin_pull(travelling)
             q = project(h, "q")
         else:

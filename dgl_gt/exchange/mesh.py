@@ -63,7 +63,7 @@ class Mesh(ShardView):
             return self._home(attend_rows(pieces[0], q, kv, **options))
         both = TwoPieceAttention(pieces, dropout, negative_slope)
         sent = kv if kv is not None else q[..., :-1] if additive else q[:, 1:]
-        travelling, restored = in_wire_order(sent, additive)
+        travelling, restored = in_wire_order(sent, additive or edge is not None)
         finish = begin_pull(self.comm, plan, travelling, self.overlap)
         first = both.attend_first(q, kv, bias, edge)
         return self._home(both.attend_second(first, q, restored(finish()), bias, edge)[0])

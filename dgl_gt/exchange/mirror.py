@@ -26,7 +26,7 @@ class Mirror(ShardView):
     """
 
     def attend(self, h, project, *, bias=None, edge=None, dropout=None, negative_slope=None) -> torch.Tensor:
-        h, additive = self.check_inputs(h, bias, edge), negative_slope is not None
+        h, plain = self.check_inputs(h, bias, edge), negative_slope is not None or edge is not None
         finish = self.begin_pull(h)
         both = TwoPieceAttention(self.pieces, dropout, negative_slope, self.score_offset)
         q, kv = project(h, "q"), project(h, "kv")
@@ -36,7 +36,7 @@ class Mirror(ShardView):
         of_edges = {"bias": bias, "edge": edge}
         part, part_lse = self._partial_results(project, kv, mirrors, mirror_kv, of_edges, dropout, negative_slope)
         plan = self._return_plan
-        part, restored = in_wire_order(part, additive)
+        part, restored = in_wire_order(part, plain)
         begun = [self.begin(part, plan), self.comm.begin(part_lse, plan.send_counts, plan.recv_counts)]
         finishers = [self.comm.finisher(each, self.overlap) for each in begun]
         out, lse = both.attend_second(first, q, mirror_kv, bias, edge)
@@ -96,11 +96,12 @@ class Mirror(ShardView):
         to_mirrors, positions, slots = self._to_mirrors
         q = project(mirrors.index_select(0, slots), "q")
         of_edges = {name: None if x is None else x.index_select(0, positions) for name, x in of_edges.items()}
+        plain = negative_slope is not None or of_edges["edge"] is not None
         if self.score_offset:
             both = TwoPieceAttention(self._to_mirrors_in_pieces, dropout, negative_slope, self.score_offset)
             part, part_lse = both.attend_second(both.attend_first(q, kv, **of_edges), q, mirror_kv, **of_edges)
             return part, part_lse + self.score_offset
-        (own, restored), (others, _) = (in_wire_order(rows, negative_slope is not None) for rows in (kv, mirror_kv))
+        (own, restored), (others, _) = (in_wire_order(rows, plain) for rows in (kv, mirror_kv))
         joined = restored(torch.cat([own, others]))
         options = {**of_edges, "dropout": dropout, "negative_slope": negative_slope}
         return attend_rows(to_mirrors, q, joined, return_lse=True, **options)

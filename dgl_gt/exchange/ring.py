@@ -29,13 +29,13 @@ class Ring(ShardView):
         q, kv, edge, settings = prepare(self.blocks[self.comm.rank], *rows, bias, dropout, negative_slope, edge)
         return _Ring.apply(q, kv, bias, edge, self, settings)
 
-    def send_to_next(self, rows: torch.Tensor, owner: int, additive: bool):
+    def send_to_next(self, rows: torch.Tensor, owner: int, plain: bool):
         """Send rows of one owner's block to the next rank; return a function that returns the previous rank's rows.
 
         They travel in the background, or, without overlap, when that function is called.
         """
         rank, counts = self.comm.rank, self.counts
-        rows, restored = in_wire_order(rows, additive)
+        rows, restored = in_wire_order(rows, plain)
         send_counts = self.comm.counts_for(rank + 1, counts[owner])
         recv_counts = self.comm.counts_for(rank - 1, counts[(owner - 1) % self.comm.world_size])
         if not self.overlap:
@@ -61,8 +61,9 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, kv, bias, edge, ring, settings):
         out, lse, block = None, None, kv
+        plain = settings.is_additive or edge is not None
         for owner in ring.owners():
-            arrived = ring.send_to_next(block, owner, settings.is_additive) if owner != ring.owners()[-1] else None
+            arrived = ring.send_to_next(block, owner, plain) if owner != ring.owners()[-1] else None
             part, part_lse = forward(ring.blocks[owner], settings, *settings.unpack(q, block), bias, edge)
             if out is None:
                 out, lse = part.to(accumulation_dtype(part.dtype)), part_lse
@@ -81,8 +82,9 @@ class _Ring(torch.autograd.Function):
         final = grad_out, torch.zeros_like(lse), out, lse
         of_edges = empty_gradients(ctx, bias, edge, 2)
         total_q, own_grad, arrived, block = None, None, None, kv
+        plain = settings.is_additive or edge is not None
         for owner in ring.owners():
-            next_block = ring.send_to_next(block, owner, settings.is_additive) if owner != ring.owners()[-1] else None
+            next_block = ring.send_to_next(block, owner, plain) if owner != ring.owners()[-1] else None
             piece = ring.blocks[owner]
             grad_q = settings.empty_like(q)
             rows = *settings.unpack(q, block), bias, edge
@@ -95,7 +97,7 @@ class _Ring(torch.autograd.Function):
             if own_grad is None:
                 own_grad = grad_block  # stays here until the other ranks' shares arrive
             else:
-                arrived = ring.send_to_next(_plus(grad_block, arrived and arrived()), owner, settings.is_additive)
+                arrived = ring.send_to_next(_plus(grad_block, arrived and arrived()), owner, plain)
             block = next_block and next_block()
         return total_q, _plus(own_grad, arrived and arrived()), *of_edges, None, None
 

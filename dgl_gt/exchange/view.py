@@ -23,9 +23,8 @@ class Project(Protocol):
     them. On the CPU, the heads of a row may lie side by side in memory; a view that moves rows puts them in the
     order of :func:`dgl_gt.ops.head_minor.in_wire_order`, which does not depend on how the rows of one rank lie. For
     additive scores the shapes are ``(rows, H)``, ``(rows, H, D + 1)`` and ``(rows, H, D + 2)``. With features of edges,
-    "q" is ``(rows, H, D + F)``, and "qkv" is not asked for. Row ``i`` of a result
-    depends on row ``i`` of ``h`` alone. Therefore it makes no difference whether a view first projects rows and
-    then moves them, or the other way round.
+    "q" is ``(rows, H, D + F)``, and "qkv" is not asked for. Row ``i`` of a result depends on row ``i`` of ``h`` alone.
+    Therefore it makes no difference whether a view first projects rows and then moves them, or the other way round.
     """
 
     def __call__(self, h: Tensor, which: str) -> Tensor: ...
@@ -130,11 +129,11 @@ class View:
 
         ``h`` (N_owned, C) are the rows that the projection reads; ``Local`` on a block takes those of all sources,
         (N_src, C), with the destinations first. ``bias`` (E, H) is added to the scores; its rows are this rank's edges
-        in the order of their ids. ``edge`` (E, F), in the same order, are features that follow each head of the keys and
-        of the values of an edge: queries and results are D + F wide. ``dropout`` is a probability and the seed of the mask, which depends on (seed, global
-        edge id, global head) alone: ranks that share the seed draw the mask of one process. With a
-        ``negative_slope``, scores are additive. Returns (num_dst, H, D) or (num_dst, H, D + F), with zeros in a row without
-        edges. Raises ``ValueError`` if the rows of ``h``, ``bias`` or ``edge`` do not fit the graph.
+        in the order of their ids. ``edge`` (E, F), in the same order, are features that follow each head of an edge's key
+        and value: queries and results are D + F wide. ``dropout`` is a probability and the seed of the mask, which
+        depends on (seed, global edge id, global head) alone: ranks that share the seed draw the mask of one process. With
+        a ``negative_slope``, scores are additive. Returns (num_dst, H, D) or (num_dst, H, D + F), with zeros in a row
+        without edges. Raises ``ValueError`` if the rows of ``h``, ``bias`` or ``edge`` do not fit the graph.
         """
         raise NotImplementedError
 

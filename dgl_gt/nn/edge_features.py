@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange.any_graph import as_view
-from dgl_gt.model_config import EDGE_KINDS
-from dgl_gt.partition.errors import whole_number
+from dgl_gt.model_config import EDGE_KINDS, OPTION_VALUES
+from dgl_gt.partition.errors import InputError, check_one_of, whole_number
 
 from .attention import check_sizes
 
@@ -17,23 +17,42 @@ class EdgeEncoder(nn.Module):
 
     .. math:: e = W x + b + \sum_i \mathrm{table}_i[\mathrm{kind}_i]
 
+    All layers of a model share them.
+
     Parameters
     ----------
     edge_feats, edge_kinds : int
         Number of columns of numbers, and of columns of kinds. One of them may be 0.
     edge_hidden : int
         Width of the rows.
+    kind : {"linear", "mlp", "raw"}
+        "mlp" puts a ReLU and another linear map behind. "raw" returns the numbers themselves, of which there must be
+        some, and no kinds; it has no weights.
+
+    Attributes
+    ----------
+    width : int
+        Width of the rows that it returns.
     """
 
-    def __init__(self, edge_feats: int, edge_kinds: int, edge_hidden: int):
+    def __init__(self, edge_feats: int, edge_kinds: int, edge_hidden: int, kind: str = "linear"):
         super().__init__()
         check_sizes(edge_hidden=edge_hidden)
+        check_one_of("edge_input", kind, OPTION_VALUES["edge_input"])
         self.edge_feats = whole_number("edge_feats", edge_feats, 0, 10**6)
         self.edge_kinds = whole_number("edge_kinds", edge_kinds, 0, 10**6)
         if not edge_feats + edge_kinds:
             raise ValueError("edge_feats and edge_kinds are both 0; give the number of columns of one of them")
-        self.proj = nn.Linear(edge_feats, edge_hidden) if edge_feats else None
+        if kind == "raw" and edge_kinds:
+            raise InputError(
+                f"edge_input is 'raw', but {edge_kinds} of the edge features are kinds, which need an embedding; choose "
+                "'linear' or 'mlp', or call them :number"
+            )
+        self.is_raw = kind == "raw"
+        self.width = edge_feats if self.is_raw else edge_hidden
+        self.proj = nn.Linear(edge_feats, edge_hidden) if edge_feats and not self.is_raw else None
         self.tables = nn.ModuleList(nn.Embedding(EDGE_KINDS, edge_hidden) for _ in range(edge_kinds))
+        self.mlp = nn.Sequential(nn.ReLU(), nn.Linear(edge_hidden, edge_hidden)) if kind == "mlp" else None
 
     def forward(self, edge_feat: Tensor | None = None, edge_kind: Tensor | None = None) -> Tensor:
         """Return the edge embeddings.
@@ -47,7 +66,7 @@ class EdgeEncoder(nn.Module):
 
         Returns
         -------
-        Tensor, (E, edge_hidden)
+        Tensor, (E, width)
 
         Raises
         ------
@@ -65,11 +84,14 @@ class EdgeEncoder(nn.Module):
                     f"{name} has shape {shape}, but this module takes {wanted}; pass one row for each edge, in the order "
                     f"of edge ids, or make the module with {name}s equal to the number of columns"
                 )
+        if edge_feat is not None and self.is_raw:
+            return edge_feat
         rows = [] if self.proj is None else [self.proj(edge_feat)]
         rows += [
             table(kind) for table, kind in zip(self.tables, () if edge_kind is None else edge_kind.int().unbind(1))
         ]
-        return sum(rows[1:], start=rows[0])
+        encoded = sum(rows[1:], start=rows[0])
+        return encoded if self.mlp is None else self.mlp(encoded)
 
 
 class EdgeUpdate(nn.Module):

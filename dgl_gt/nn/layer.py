@@ -17,6 +17,7 @@ from dgl_gt.torch_internals import has_hooks
 
 from .attention import (
     BiasedMHA,
+    EdgeTerm,
     check_batch,
     check_features,
     check_heads,
@@ -70,16 +71,16 @@ def make_aggregation(
 
 
 def aggregate(
-    module: Aggregation, seeded: SeededView, rows: Tensor, attn_bias=None, of: Normed | None = None
+    module: Aggregation, seeded: SeededView, rows: Tensor, attn_bias=None, of: Normed | None = None, edge=None
 ) -> Tensor:
     """Run a module of :func:`make_aggregation` on the rows that a view attends; (N_dst, feat_size).
 
-    ``of`` says which norm of which rows these are; then backward need not keep them. Raises ``ValueError`` if a module
-    other than :class:`BiasedMHA` is given a bias.
+    ``of`` says which norm of which rows these are; then backward need not keep them. ``edge`` is added to keys and
+    values. Raises ``ValueError`` if a module other than :class:`BiasedMHA` is given a bias.
     """
     if isinstance(module, BiasedMHA):
         is_ours = type(module).forward is BiasedMHA.forward
-        return module(seeded, rows, attn_bias, **({"of": of} if is_ours else {}))
+        return module(seeded, rows, attn_bias, **({"of": of, "edge": edge} if is_ours else {}))
     if attn_bias is not None:
         raise ValueError("attn_bias needs the score 'dot'; leave it out, or make the model with score='dot'")
     return module.aggregate(seeded if isinstance(module, GATConv) else seeded.view, rows)
@@ -119,8 +120,10 @@ class GraphTransformerLayer(nn.Module):
     norm : {"layer", "rms", "batch", "none"}
         The norms; "batch" is :class:`BatchNorm`.
     edge_hidden : int
-        Width of the edge embeddings, of which the layer makes a bias for each head; 0 for none. This needs the score
-        "dot".
+        Width of the edge embeddings; 0 for none. They need the score "dot".
+    edge_role : {"bias", "key_value"}
+        Whether a linear map of them gives a bias for each head, or is added to keys and values as in
+        :class:`TransformerConv`.
     edge_update : bool
         Whether the layer updates these rows, too, see :class:`EdgeUpdate`.
 
@@ -146,6 +149,7 @@ class GraphTransformerLayer(nn.Module):
         norm: str = "layer",
         edge_hidden: int = 0,
         edge_update: bool = False,
+        edge_role: str = "bias",
     ):
         super().__init__()
         check_sizes(feat_size=feat_size, num_heads=num_heads)
@@ -160,7 +164,10 @@ class GraphTransformerLayer(nn.Module):
             check_one_of("activation", activation, OPTION_VALUES["activation"])
         self.feat_size, self.norm_first = feat_size, norm_first
         self.attn = make_aggregation(score, feat_size, feat_size, num_heads, attn_dropout, attn_bias_type)
+        check_one_of("edge_role", edge_role, OPTION_VALUES["edge_role"])
+        self.edge_hidden = edge_hidden
         self.edge_bias: nn.Module | None = None
+        self.edge_proj: nn.Linear | None = None
         self.edge_update: nn.Module | None = None
         if edge_hidden:
             if score != "dot":
@@ -168,7 +175,10 @@ class GraphTransformerLayer(nn.Module):
                     f"edge_hidden is {edge_hidden}, which needs the score 'dot', but score is {score!r}; choose one of them, 'dot' or edge_hidden=0"
                 )
             check_sizes(edge_hidden=edge_hidden)
-            self.edge_bias = nn.Linear(edge_hidden, num_heads)
+            if edge_role == "bias":
+                self.edge_bias = nn.Linear(edge_hidden, num_heads)
+            else:
+                self.edge_proj = nn.Linear(edge_hidden, feat_size, bias=False)
             self.edge_update = EdgeUpdate(edge_hidden, feat_size) if edge_update else None
         elif edge_update:
             raise ValueError("edge_update is True, but edge_hidden is 0; give the width of the edge embeddings")
@@ -207,11 +217,7 @@ class GraphTransformerLayer(nn.Module):
     def _among_all(self, nfeat: Tensor, attn_bias: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
         """Compute the dense call."""
         check_batch(nfeat, self.feat_size)
-        if (
-            not isinstance(self.attn, BiasedMHA)
-            or isinstance(self.attn_layer_norm, BatchNorm)
-            or self.edge_bias is not None
-        ):
+        if not isinstance(self.attn, BiasedMHA) or isinstance(self.attn_layer_norm, BatchNorm) or self.edge_hidden:
             raise ValueError(
                 "attention among all nodes is available with score='dot', and without norm='batch' and edge_hidden; pass a "
                 "graph first, and then the features (nodes, feat_size)"
@@ -227,7 +233,7 @@ class GraphTransformerLayer(nn.Module):
         feat = view.source_rows(feat)
         rows = normalise(self.attn_layer_norm, feat, view) if self.norm_first else feat
         of = Normed(rows, feat, self.attn_layer_norm) if self.norm_first else None
-        attended = aggregate(self.attn, seeded, rows, self._bias(attn_bias, edge), of)
+        attended = aggregate(self.attn, seeded, rows, self._bias(attn_bias, edge), of, self._edge_term(edge))
         h = self._after(attended, leading_rows(feat, view.num_dst), seeded)
         if self.edge_update is None:
             return h
@@ -255,16 +261,22 @@ class GraphTransformerLayer(nn.Module):
 
     def _bias(self, attn_bias: Tensor | None, edge: Tensor | None) -> Tensor | None:
         """Return the bias of attention: ``attn_bias`` plus a linear map of the edge embeddings."""
-        if edge is None and self.edge_bias is None:
-            return attn_bias
-        if edge is None:
-            width = self.edge_bias.in_features
+        if edge is None and self.edge_hidden:
+            width = self.edge_hidden
             raise ValueError(f"edge is missing, but edge_hidden is {width}; pass edge, a tensor (E, {width})")
-        if self.edge_bias is None:
+        if edge is not None and not self.edge_hidden:
             raise ValueError(
                 "edge is given, but the layer has edge_hidden=0; leave edge out, or make the layer with an edge_hidden "
                 "above 0"
             )
-
+        if self.edge_bias is None:
+            return attn_bias
         bias = self.edge_bias(edge)
         return bias if attn_bias is None else bias + attn_bias
+
+    def _edge_term(self, edge: Tensor | None) -> EdgeTerm | None:
+        """Return what is added to keys and values: a linear map of the edge embeddings."""
+        if edge is None or self.edge_proj is None:
+            return None
+        attn: Any = self.attn  # a BiasedMHA, as edge_hidden needs
+        return EdgeTerm(edge, self.edge_proj.weight.unflatten(0, (attn.num_heads, attn.head_dim)))

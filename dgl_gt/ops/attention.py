@@ -148,10 +148,7 @@ def _attend(graph, q, k, v, bias, scale, dropout_p, seed, negative_slope, edge=N
         scale = 1.0
     terms = {"edge": edge, "kind": kind}
     numbers = checked_numbers(graph, rows, bias, graph.num_edges, scale, dropout_p, seed, negative_slope, **terms)
-    lacks_kernel = q.device.type == "cuda" and (edge is not None or kind is not None)
-    if lacks_kernel and not torch.compiler.is_compiling():
-        dispatch.warn_slow("the kernels for CUDA devices do not read features or kinds of edges yet")
-    if lacks_kernel or not dispatch.has_kernel(q.device.type):
+    if not dispatch.has_kernel(q.device.type):
         if not torch.compiler.is_compiling():  # which cannot read values
             check_seed_value(numbers[2])
             check_kind_values(kind, bias)

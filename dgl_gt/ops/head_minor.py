@@ -39,13 +39,14 @@ def result_strides(rows: torch.Tensor) -> list[int]:
     return strides
 
 
-def in_wire_order(rows: torch.Tensor, additive: bool):
+def in_wire_order(rows: torch.Tensor, plain: bool):
     """Return rows (rows, ..., H, D) in the order in which they travel, and a function that restores rows that arrive.
 
     Rows for dot products travel head-minor, as (rows, ..., D, H), if there is a kernel for such rows; rows that already
     lie so in memory are not copied. The shape, dtype and kind of device decide, because they are the same on all ranks;
-    the layout of one rank's rows may differ.
+    the layout of one rank's rows may differ. ``plain`` says that there is none: scores are additive, or edges have
+    features.
     """
-    if additive or not has_head_minor_kernel(rows.shape[-2], rows.shape[-1], rows):
+    if plain or not has_head_minor_kernel(rows.shape[-2], rows.shape[-1], rows):
         return rows, lambda arrived: arrived
     return rows.transpose(-2, -1), lambda arrived: arrived.transpose(-2, -1)

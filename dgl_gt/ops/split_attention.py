@@ -84,10 +84,10 @@ def split(indptr, indices, keys, piece_of, ranges: list[tuple[int, int]]) -> lis
     return pieces
 
 
-def _announced(csc: CSC, settings: AttentionSettings, v, passes: float):
+def _announced(csc: CSC, settings: AttentionSettings, q, v, passes: float):
     if settings.is_additive:
         passes *= ADDITIVE_PASS
-    heads, head_dim = v.shape[1:]
+    heads, head_dim = (v if settings.is_additive else q).shape[1:]  # with features of edges, q has their columns, too
     return edge_range(csc.num_edges, csc.num_dst, csc.num_src, heads, head_dim, v.element_size(), passes)
 
 
@@ -95,7 +95,7 @@ def forward(csc: CSC, settings: AttentionSettings, q, k, v, bias=None, edge=None
     """Return ``out`` and ``lse`` of one piece, without a gradient. ``bias`` and ``edge`` have the rows of all pieces."""
     rest = settings.scale, settings.dropout_p, settings.seed, settings.negative_slope
     if dispatch.has_kernel(q.device.type):
-        with _announced(csc, settings, v, passes=1):
+        with _announced(csc, settings, q, v, passes=1):
             return dispatch.backend(q.device.type).forward(csc, q, k, v, bias, *rest, edge)
     with torch.no_grad():
         return reference_attention(csc, q, k, v, bias, *rest, edge)
@@ -111,15 +111,15 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
     if dispatch.has_kernel(q.device.type):
         rows = q, k, v, bias
         passes = (grads[0] is not None) + (grads[1] is not None)
-        with _announced(csc, settings, v, passes):
+        with _announced(csc, settings, q, v, passes):
             dispatch.backend(q.device.type).backward(
                 csc, grad_out, grad_lse, out, lse, *rows, *rest, grads, settings.negative_slope, edge
             )
         return
     with torch.enable_grad():
         inputs = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, bias, edge)]
-        *rows, features = inputs
-        part, part_lse = reference_attention(csc, *rows, *rest, settings.negative_slope, features)
+        *leaves, features = inputs
+        part, part_lse = reference_attention(csc, *leaves, **vars(settings) | {"edge": features})
     # Through the merge: d lse / d lse_p is the piece's weight w_p, and out = sum_p w_p out_p.
     weight = torch.exp(part_lse - torch.where(lse == -torch.inf, 0.0, lse)).detach()
     grad_part_lse = weight * ((grad_out * (part.detach() - out)).sum(-1) + grad_lse)

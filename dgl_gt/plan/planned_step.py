@@ -129,8 +129,9 @@ def _traces(config: TrainConfig, features: int | TypedWidths, out_dim: int, fact
             widths = {name: width or config.task.node_embedding for name, width in features.widths}
             sizes = {"in_dim": widths, "relations": features.relations}
         else:  # of edge data at most: numbers need fewer weights than kinds
+            of_edges = "edge_feats" if getattr(config.model, "edge_input", None) == "raw" else "edge_kinds"
             tables = len(config.task.inputs.edge_features)
-            sizes = {"in_dim": features + config.task.node_embedding, "edge_kinds": tables}
+            sizes = {"in_dim": features + config.task.node_embedding, of_edges: tables}
         model = build_model(config, out_dim=out_dim, factory=factory, **sizes)
     mode = config.activation_checkpoint
     needed, available = 4 * sum(each.nbytes for each in model.parameters()), available_memory_bytes()

@@ -329,10 +329,12 @@ class Recorder(OperationMode):
             given = {each.name: value for each, value in zip(schema_of(function).arguments, args)} | kwargs
             q, k, slope, passes = given["q"], given["k"], given["negative_slope"], 1.0
             if name != _ATTENTION:  # backward
-                passes = given["needs_q"] + given["needs_q" if k is None else "needs_kv"]
+                needs_q = given["needs_q"] or given["needs_edge"]
+                passes = needs_q + given["needs_q" if k is None else "needs_kv"]
             if slope is not None:
                 passes *= ADDITIVE_PASS
             heads, head_dim = unpack(q, k, given["v"], slope is not None)[2].shape[1:]
+            head_dim += 0 if given["edge"] is None else given["edge"].shape[1]
             what = heads, head_dim, q.element_size(), passes
             self.add("edges", what, len(given["indices"]), len(q), len(q if k is None else k))
         elif "empty" not in name:  # which writes nothing

@@ -40,6 +40,12 @@ RECIPES = {
         "edge_update": True,
         "activation_checkpoint": "keep_exchanges",
     },
+    "edge features in keys and values": {
+        "edge_features": "weight:number,kind:number",
+        "edge_input": "raw",
+        "edge_role": "key_value",
+        "activation_checkpoint": "full",
+    },
 }
 SMALL = {"hidden": 8, "heads": 4, "epochs": 4, "warmup": 0, "lr": 0.01}
 

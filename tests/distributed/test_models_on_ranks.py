@@ -56,6 +56,18 @@ MODELS = {
         "edge_update": True,
         "norm_first": False,
     },
+    "edge features in keys and values": {
+        "edge_feats": 2,
+        "edge_hidden": 3,
+        "edge_role": "key_value",
+        "edge_input": "mlp",
+    },
+    "raw edge features in keys and values, updates": {
+        "edge_feats": 2,
+        "edge_input": "raw",
+        "edge_role": "key_value",
+        "edge_update": True,
+    },
     "SGFormer": {"architecture": "gnn", "residual": "identity", "global_attention": "sgformer", "global_layers": 2},
 }
 WAYS = [("halo_h", 1), ("halo_kv", 1), ("halo_h", 2), ("gather", 1), ("ring", 1), ("mirror", 1)]

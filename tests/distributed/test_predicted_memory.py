@@ -138,3 +138,37 @@ def test_deep_halos_with_edge_features(tmp_path, parts):
         assert sent.tolist() == expected.tolist(), (depth, mode, edges)
         assert trace.sent_bytes(figures) == expected.sum()
         assert trace.peak_bytes(figures).max() == pytest.approx(peaks.max(), rel=0.05), (depth, mode, edges)
+
+
+OF_EDGES = [
+    {"edge_role": "key_value"},
+    {"edge_role": "key_value", "edge_input": "raw", "edge_hidden": 16, "edge_update": True},  # a width that is not read
+]
+
+
+def measured_of_strategies(rank, folder, ways):
+    results = []
+    for strategy, depth, edges in ways:
+        sg = dgl_gt.load(folder / ("vertex" if strategy == "mirror" else "edge"), strategy, depth)
+        step = Step(sg, MODELS[0], "none", edges)
+        step()
+        before = sg.comm.sent_bytes
+        peaks = [step_peak_bytes(sg, step.network, step.feat, step) for _ in range(3)]
+        results.append((min(peaks), (sg.comm.sent_bytes - before) // 3))
+    return results
+
+
+def test_edge_features_in_keys_and_values(tmp_path):
+    """Bytes exact and memory within 10 %, with every strategy."""
+    figures = {"edge": read_figures(partition(graph(), 2, tmp_path / "edge", halo_depth=2))}
+    figures["vertex"] = read_figures(partition(graph(), 2, tmp_path / "vertex", cut="vertex"))
+    names = [(name, 1) for name in ("halo_h", "halo_kv", "gather", "heads", "ring", "mirror")] + [("halo_h", 2)]
+    ways = [(*name, edges) for name in names for edges in OF_EDGES]
+    found = run_ranks(2, measured_of_strategies, tmp_path, ways)
+    for number, (strategy, depth, edges) in enumerate(ways):
+        make_step = partial(Step, model=MODELS[0], activation_checkpoint="none", edges=edges)
+        trace = record_trace(make_step, strategy_of(strategy), depth, 2, *COLUMNS)
+        predicted = figures["vertex" if strategy == "mirror" else "edge"]
+        peaks, sent = np.array([of_rank[number] for of_rank in found]).T
+        assert trace.sent_bytes(predicted) == sent.sum(), (strategy, depth, edges)
+        assert trace.peak_bytes(predicted).max() == pytest.approx(peaks.max(), rel=0.1), (strategy, depth, edges)

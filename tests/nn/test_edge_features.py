@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from dgl_gt.nn import EdgeEncoder, EdgeUpdate, GraphTransformer, GraphTransformerLayer, apply_activation_checkpoint
+from dgl_gt.nn import (
+    BiasedMHA,
+    EdgeEncoder,
+    EdgeUpdate,
+    GraphTransformer,
+    GraphTransformerLayer,
+    apply_activation_checkpoint,
+)
 from dgl_gt.structure import CSC
 
 NODES, WIDTH, HEADS = 5, 4, 2
@@ -57,6 +64,51 @@ def test_a_layer_has_the_bias_and_the_update_of_its_own_rows(edges, norm_first):
     torch.testing.assert_close(out, plain(graph, feat, given + layer.edge_bias(e)))
     x = layer.attn_layer_norm(feat) if norm_first else feat
     torch.testing.assert_close(updated, layer.edge_update(graph, e, layer.attn.q_proj(x), layer.attn.k_proj(x)))
+
+
+def test_encoders_of_other_kinds():
+    numbers, kinds = rows(5, 3), torch.tensor([[0], [255], [2], [0], [7]], dtype=torch.uint8)
+    mlp, linear = EdgeEncoder(3, 1, 4, kind="mlp").double(), EdgeEncoder(3, 1, 4).double()
+    linear.load_state_dict({name: value for name, value in mlp.state_dict().items() if not name.startswith("mlp")})
+    torch.testing.assert_close(mlp(numbers, kinds), mlp.mlp[1](torch.relu(linear(numbers, kinds))))
+    raw = EdgeEncoder(3, 0, 4, kind="raw")
+    assert raw(numbers) is numbers and raw.width == 3 and not list(raw.parameters())
+    with pytest.raises(ValueError, match="1 of the edge features are kinds"):
+        EdgeEncoder(3, 1, 4, kind="raw")
+    with pytest.raises(ValueError, match="edge_input is 'none'"):
+        EdgeEncoder(3, 1, 4, kind="none")
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_layer_adds_edges_to_keys_and_values(edges, norm_first):
+    graph, src, dst = edges
+    torch.manual_seed(0)
+    options = dict(norm_first=norm_first, dropout=0.0, attn_dropout=0.0)
+    layer = GraphTransformerLayer(WIDTH, 8, HEADS, edge_hidden=3, edge_role="key_value", **options).double()
+    feat, e, given = rows(NODES, WIDTH), rows(5, 3), rows(5, HEADS)
+    x = layer.attn_layer_norm(feat) if norm_first else feat
+    q, k, v = (getattr(layer.attn, f"{name}_proj")(x).unflatten(1, (HEADS, -1)) for name in "qkv")
+    of_edges = layer.edge_proj(e).unflatten(1, (HEADS, -1))
+    scores = (q[dst] * (k[src] + of_edges)).sum(-1) / (WIDTH / HEADS) ** 0.5 + given
+    attended = torch.zeros_like(q)
+    for node in dst.unique():
+        own = dst == node
+        attended[node] = (scores[own].softmax(0).unsqueeze(-1) * (v[src] + of_edges)[own]).sum(0)
+    plain = GraphTransformerLayer(WIDTH, 8, HEADS, **options).double()
+    plain.load_state_dict({key: value for key, value in layer.state_dict().items() if not key.startswith("edge_")})
+    plain.attn = _Given(layer.attn.out_proj(attended.flatten(1)))
+    torch.testing.assert_close(layer(graph, feat, given, edge=e), plain(graph, feat))
+
+
+class _Given(BiasedMHA):
+    """Attention that returns what it was made with."""
+
+    def __init__(self, result):
+        super().__init__(WIDTH, HEADS)
+        self.result = result
+
+    def forward(self, *_):
+        return self.result
 
 
 def test_every_parameter_has_a_gradient_with_and_without_checkpoints(edges):

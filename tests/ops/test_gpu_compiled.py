@@ -62,13 +62,16 @@ def compile_for_hopper():
     for dtype, width, packed, index_dtype in COMPILED:
         case = Case("", 20, 20, 600, heads=8, width=width, bias=True, packed=packed, index_dtype=index_dtype)
         csc, dot, additive = draw_csc(case), draw_inputs(case, dtype)[1], (*draw_additive(case, dtype)[1], None)
-        for (q, k, v, bias), slope in ((dot, None), (additive, SLOPE)):
+        edge, kind = torch.zeros(600, 7, dtype=dtype), torch.zeros(600, dtype=torch.int32)
+        for (q, k, v, bias), slope, features in ((dot, None, None), (additive, SLOPE, None), (dot, None, edge)):
             bias = bias if packed else None
             numbers = (bias, width**-0.5, 0.1 if packed else 0.0, SEED)
+            terms = (None, None) if features is None else (features, kind if packed else None)
             with torch.no_grad():
-                grads = [None if tensor is None else torch.empty_like(tensor) for tensor in (q, k, v, bias)]
-                out, lse = kernels.forward(csc, q, k, v, *numbers, slope)
-                kernels.backward(csc, out, lse, out, lse, q, k, v, *numbers, grads, slope)
+                q = q if features is None else torch.cat([q, torch.zeros(20, 8, 7, dtype=dtype)], 2)
+                grads = [None if tensor is None else torch.empty_like(tensor) for tensor in (q, k, v, bias, features)]
+                out, lse = kernels.forward(csc, q, k, v, *numbers, slope, *terms)
+                kernels.backward(csc, out, lse, out, lse, q, k, v, *numbers, grads, slope, *terms)
 
 
 def test_compiles_for_a_gpu_that_is_not_there(tmp_path):

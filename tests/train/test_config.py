@@ -171,6 +171,9 @@ def test_an_unknown_key_is_shown_in_short(tmp_path):
         ),
         ({"edge_hidden": 4}, "edge_hidden is 4"),
         ({"edge_features": "weight", "score": "gcn"}, "score is 'gcn'"),
+        ({"edge_role": "key_value"}, "edge_role is key_value"),
+        ({"edge_features": "weight", "edge_role": "keys"}, "edge_role is 'keys'"),
+        ({"edge_features": "weight", "edge_input": "raw", "edge_hidden": 4}, "edge_hidden is 4, .* linear or mlp"),
         (
             {"architecture": "gnn", "gate_start": 0.5},
             "gate_start is 0.5, .* leave it out, or choose the gate free or constant",

@@ -101,6 +101,20 @@ def test_a_compiled_library_gives_the_results_of_the_model(tmp_path):
         torch.testing.assert_close(run(feat, edge_index, edge_feat, edge_kind), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_edge_features_in_keys_and_values(tmp_path):
+    directory = saved(tmp_path, sizes={"edge_feats": 2, "edge_kinds": 1}, edge_role="key_value", **EDGES)
+    export_model(directory, tmp_path / "model.pt", "torchscript")
+    model, run = load_model(directory), torch.jit.load(str(tmp_path / "model.pt"))
+    for feat, edge_index in GRAPHS:
+        edge_feat, edge_kind = (
+            torch.randn(edge_index.shape[1], 2),
+            torch.ones(edge_index.shape[1], 1, dtype=torch.int32),
+        )
+        with torch.no_grad():
+            wanted = model(edge_index, feat, edge_feat=edge_feat, edge_kind=edge_kind)
+        torch.testing.assert_close(run(feat, edge_index, edge_feat, edge_kind), wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("decoder", ["dot", "mlp", "bilinear", "hadamard"])
 @pytest.mark.parametrize("is_undirected", [True, False])
 def test_links_are_scored_as_the_model_does(tmp_path, decoder, is_undirected):

@@ -44,7 +44,7 @@ class GraphTransformer(NodeModel):
         ``H``, the number of heads, which divides ``hidden``.
     edge_feats, edge_kinds : int
         Number of columns of numbers and of kinds that describe an edge, see :class:`EdgeEncoder`; 0 and 0 for none.
-        Each layer adds a linear map of them to its scores, one number for each head.
+        Each layer adds a linear map of them to its scores, one number for each head, or to keys and values.
     **options
         The settings of the architecture, by name: ``dropout``, by default 0, and those below.
 
@@ -73,7 +73,8 @@ class GraphTransformer(NodeModel):
         config = self.config
         has_edges = bool(edge_feats or edge_kinds)
         config.check_with_edges(has_edges)
-        self.edge_encoder = EdgeEncoder(edge_feats, edge_kinds, config.edge_hidden) if has_edges else None
+        sizes = edge_feats, edge_kinds, config.edge_hidden
+        self.edge_encoder = EdgeEncoder(*sizes, kind=config.edge_input) if has_edges else None
         for index in range(layers):
             layer = GraphTransformerLayer(
                 hidden,
@@ -86,7 +87,8 @@ class GraphTransformer(NodeModel):
                 score=config.score,
                 residual=config.residual,
                 norm=config.norm,
-                edge_hidden=config.edge_hidden if has_edges else 0,
+                edge_hidden=0 if self.edge_encoder is None else self.edge_encoder.width,
+                edge_role=config.edge_role,
                 edge_update=config.edge_update and index + 1 < layers,
             )
             self.layers.append(layer)

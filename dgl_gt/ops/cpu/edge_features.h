@@ -115,17 +115,35 @@ struct EdgeFeatures {
 
     // Adds factor * x . (row of head h) to numbers (H, kLanes), x the features of an edge and the row that of its far end.
     static NOINLINE void add_pairs(const Problem& p, const Block& block, const Array& array, T factor, T* numbers) {
+        if (p.edge_dim >= N) pairs<N>(p, block, array, factor, numbers);
+        else pairs<NARROW>(p, block, array, factor, numbers);
+    }
+
+    template <int W>
+    static INLINE void pairs(const Problem& p, const Block& block, const Array& array, T factor, T* numbers) {
         const Block edges = rows_of(p, block);
-        for (int64_t lane = 0; lane < block.padded; ++lane) {
-            const S* x = at<S>(p.edge, edges.numbers[lane], 0);
+        for (int64_t lane = 0; lane < block.padded; lane += 4) {
+            const S *x[4], *rows[4];
+            for (int64_t edge = 0; edge < 4; ++edge) {
+                x[edge] = at<S>(p.edge, edges.numbers[lane + edge], 0);
+                rows[edge] = at<S>(array, block.numbers[lane + edge], 0);
+            }
             for (int64_t h = 0; h < p.num_heads; ++h) {
-                const S* row = at<S>(array, block.numbers[lane], h);
-                Vec<T, N> lanes = {};
+                const int64_t offset = h * array.head_stride;
+                Vec<T, W> a = {}, b = {}, c = {}, e = {};
                 int64_t d = 0;
-                for (; d + N <= p.edge_dim; d += N) lanes += load<N>(x + d) * load<N>(row + d);
-                T total = sum<N>(lanes);
-                for (; d < p.edge_dim; ++d) total += widened(x[d]) * widened(row[d]);
-                numbers[h * kLanes + lane] += factor * total;
+                for (; d + W <= p.edge_dim; d += W) {
+                    a += load<W>(x[0] + d) * load<W>(rows[0] + offset + d);
+                    b += load<W>(x[1] + d) * load<W>(rows[1] + offset + d);
+                    c += load<W>(x[2] + d) * load<W>(rows[2] + offset + d);
+                    e += load<W>(x[3] + d) * load<W>(rows[3] + offset + d);
+                }
+                Vec<T, 4> total = sums<W>(a, b, c, e);
+                for (; d < p.edge_dim; ++d)
+                    for (int64_t edge = 0; edge < 4; ++edge)
+                        total[edge] += widened(x[edge][d]) * widened(rows[edge][offset + d]);
+                T* to = numbers + h * kLanes + lane;
+                store<4>(to, load<4>(to) + factor * total);
             }
         }
     }

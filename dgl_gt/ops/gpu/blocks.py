@@ -110,6 +110,30 @@ def load(array, rows, mask, row_stride, head_stride, heads, columns, ALIGN: tl.c
 
 
 @triton.jit
+def load_features(edge, edges, real, edge_row, BLOCK_D: tl.constexpr, D: tl.constexpr, F: tl.constexpr):
+    """Load features of edges, which all heads share, behind D zeros, (edges, 1, BLOCK_D): they follow the keys."""
+    columns = tl.arange(0, BLOCK_D)
+    at = edge + (edges[:, None] * edge_row + (columns - D)[None, :])
+    mask = real[:, None] & ((columns >= D) & (columns < D + F))[None, :]
+    return _widened(tl.load(at, mask=mask, other=0.0))[:, None, :]
+
+
+@triton.jit
+def store_features(
+    edge, edges, grads, kept, query, upstream, real, edge_row, BLOCK_D: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
+    ADDS: tl.constexpr,
+):  # fmt: skip
+    """Store the sums over heads that are gradients of features of edges, or add them to what is there."""
+    values = tl.sum(grads[:, :, None] * query + kept[:, :, None] * upstream, 1)
+    columns = tl.arange(0, BLOCK_D)
+    at = edge + (edges[:, None] * edge_row + (columns - D)[None, :])
+    mask = real[:, None] & ((columns >= D) & (columns < D + F))[None, :]
+    if ADDS:
+        values += tl.load(at, mask=mask, other=0.0)
+    tl.store(at, values, mask=mask)
+
+
+@triton.jit
 def load_numbers(array, rows, mask, row_stride, head_stride, heads):
     """Load one number per head of rows in the dtype of sums, (rows, BLOCK_H)."""
     at = array + (rows[:, None] * row_stride + heads[None, :] * head_stride)
@@ -148,6 +172,14 @@ def ids_of(ids, positions, real):
     if ids is not None:
         positions = tl.load(ids + positions, mask=real, other=0)
     return positions
+
+
+@triton.jit
+def kinds_of(kind, edges, real):
+    """Return the rows of the bias that belong to edges; None means their ids."""
+    if kind is not None:
+        edges = tl.load(kind + edges, mask=real, other=0).to(tl.int64)
+    return edges
 
 
 @triton.jit

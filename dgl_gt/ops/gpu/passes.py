@@ -10,6 +10,7 @@ computes the slots on the device, so the host never waits for it.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 import triton
@@ -61,24 +62,44 @@ def _merge(
     blocks.store(target, row, merged, inside, target_row, target_head, heads, columns, ALIGN)
 
 
-def forward(kernel, csc, q, k, v, bias, setting, dropout_p, seed):
+def forward(kernel, csc, q, k, v, bias, setting, dropout_p, seed, edge, kind):
     """Run a kernel for results; return out and lse. ``setting`` is the factor of its scores, and whether they are additive."""
-    out = torch.empty(len(q), *v.shape[1:], dtype=q.dtype, device=q.device)
-    values = _arguments(csc, dict(q=q, k=k, v=v, bias=bias, out=out), setting, dropout_p, seed)
+    out = torch.empty(len(q), *(v if edge is None else q).shape[1:], dtype=q.dtype, device=q.device)
+    values = _arguments(csc, dict(q=q, k=k, v=v, bias=bias, edge=edge, out=out), setting, dropout_p, seed, kind)
     slots, sums = values["num_slots"], accumulation_dtype(q.dtype)
     scratch = dict(lse=len(q), partial_top=slots, partial_total=slots)
     values |= {name: q.new_empty(rows, q.shape[1], dtype=sums) for name, rows in scratch.items()}
-    values["partial"] = q.new_empty(slots, *v.shape[1:], dtype=sums)
+    values["partial"] = q.new_empty(slots, *out.shape[1:], dtype=sums)
     launch(kernel, slots + csc.num_dst, values)
-    launch(_merge, slots, _renamed(values, target="out"))
+    launch(_merge, slots, _renamed(values, target="out") | dict(D=out.shape[2]))
     return out, values["lse"]
 
 
-def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads):
-    """Run a kernel for the gradients that ``grads`` wants, over in-edges and over out-edges; see `cpu.backward`."""
-    names = ("grad_q", "grad_k", "grad_v", "grad_bias")
-    arrays = dict(q=q, k=k, v=v, bias=bias, grad_out=grad_out, out=out, **dict(zip(names, grads, strict=True)))
-    values = _arguments(csc, arrays, setting, dropout_p, seed)
+def backward(
+    kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, dropout_p, seed, grads, edge, kind, adds=False
+):
+    """Run a kernel for the gradients that ``grads`` wants, over in-edges and over out-edges; see `cpu.backward`.
+
+    A program sums gradients of features over the heads that it processes. Where these are not all, groups of heads come
+    one after the other, and ``adds`` says that there was one before.
+    """
+    names = ("grad_q", "grad_k", "grad_v", "grad_bias", "grad_edge")
+    arrays = dict(
+        q=q, k=k, v=v, bias=bias, edge=edge, grad_out=grad_out, out=out, **dict(zip(names, grads, strict=True))
+    )
+    values = _arguments(csc, arrays, setting, dropout_p, seed, kind)
+    group = values["BLOCK_H"]
+    if grads[4] is not None and group < q.shape[1]:
+        of_edge = grads[4]
+        for first in range(0, q.shape[1], group):
+            rows = (
+                x if x is None else x[:, first : first + group] for x in (grad_out, grad_lse, out, lse, q, k, v, bias)
+            )
+            written = [x if x is None else x[:, first : first + group] for x in grads[:4]] + [of_edge]
+            part = replace(csc, head_offset=csc.head_offset + first)
+            backward(kernel, part, *rows, setting, dropout_p, seed, written, edge, kind, first > 0)
+        return
+    values["ADDS"] = adds
     values |= dict(lse=lse.contiguous(), grad_lse=grad_lse.contiguous(), partial_top=None, partial_total=None)
     slots, sums = values["num_slots"], accumulation_dtype(q.dtype)
     values["stats"] = q.new_empty(csc.num_dst, 2, q.shape[1], dtype=sums)
@@ -88,9 +109,11 @@ def backward(kernel, csc, grad_out, grad_lse, out, lse, q, k, v, bias, setting, 
     values |= dict(out=None, lse=None, grad_lse=None)
     if values["grad_q"] is not None:
         _merge_gradient(values, "grad_q", "partial")
+    values["grad_edge"] = None
     if values["grad_k"] is not None:
         values |= dict(indptr=csc.rev_indptr, indices=csc.rev_dst, num_rows=csc.num_src, order=csc.rev_position)
-        values |= dict(grad_bias=None, partial_2=q.new_empty(slots, *v.shape[1:], dtype=sums))
+        partials = [q.new_empty(slots, *x.shape[1:], dtype=sums) for x in (k, v)]
+        values |= dict(grad_bias=None, **dict(zip(("partial", "partial_2"), partials)))
         over_out_edges = _renamed(values, own="k", far="q", own_2="v", far_2="grad_out", grad="grad_k", grad_2="grad_v")
         launch(kernel, slots + csc.num_src, over_out_edges)
         _merge_gradient(values, "grad_k", "partial")
@@ -101,6 +124,8 @@ def _merge_gradient(values, name, partial):
     values = _renamed(values, target=name) | dict(partial=values[partial])
     if values["target"].dim() == 2:  # one number per row and head
         values |= dict(D=1, ALIGN=1, BLOCK_D=1)
+    else:
+        values["D"] = values["target"].shape[2]
     launch(_merge, values["num_slots"], values)
 
 
@@ -110,15 +135,28 @@ def _renamed(values, **names):
     return values | {new: values.get(old) for new, old in pairs}
 
 
-def _arguments(csc, arrays, setting, dropout_p, seed):
+def sum_by_kind(gradients, kind, kinds):
+    """Return the sums (K, H) of the gradients (E, H) of edges of each kind, in an order that the kinds alone decide."""
+    gradients = gradients[kind.sort(stable=True).indices]
+    counts = torch.bincount(kind, minlength=kinds)
+    pieces = counts // _MIN_PIECE + 1
+    lengths = torch.full((int(pieces.sum()),), _MIN_PIECE, device=kind.device)
+    lengths[pieces.cumsum(0) - 1] = counts % _MIN_PIECE
+    for sizes in (lengths, pieces):
+        gradients = torch.segment_reduce(gradients, "sum", lengths=sizes, axis=0)
+    return gradients
+
+
+def _arguments(csc, arrays, setting, dropout_p, seed, kind):
     """Return the arguments of kernels over in-edges, by name."""
     num_heads, head_dim = arrays["v"].shape[1:]
     wide = [x for x in arrays.values() if x is not None and x.dim() == 3]
-    align = math.gcd(16, head_dim, *(stride for x in wide for stride in x.stride()[:2]))
+    edge_dim = 0 if arrays["edge"] is None else arrays["edge"].shape[1]
+    align = math.gcd(16, head_dim, edge_dim, *(stride for x in wide for stride in x.stride()[:2]))
     piece = max(_MIN_PIECE, triton.next_power_of_2(triton.cdiv(csc.num_edges, _MAX_SLOTS)))
     slots = csc.num_edges // piece if csc.num_edges >= 2 * piece else 0
-    values = dict(H=num_heads, D=head_dim, ALIGN=align, PIECE=piece, num_slots=slots)
-    values |= _tile(num_heads, head_dim, arrays["v"].element_size(), setting[1])
+    values = dict(H=num_heads, D=head_dim, F=edge_dim, ALIGN=align, PIECE=piece, num_slots=slots, kind=kind)
+    values |= _tile(num_heads, head_dim + edge_dim, arrays["v"].element_size(), setting[1])
     values |= dict(indptr=csc.indptr, indices=csc.indices, num_rows=csc.num_dst, order=None)
     values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
     values |= dict(dropout_ids=csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids)
