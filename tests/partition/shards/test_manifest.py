@@ -123,6 +123,26 @@ def test_any_field_altered_is_refused_or_read(shards, kind):
 @pytest.mark.parametrize(
     ("place", "new", "said"),
     [
+        (("schema", "edges", 0, 1), "other", "'a,to,b/w'.*'a,to,b'"),
+        (("schema", "edges", 0, 3), 91, "typed.edges"),
+        (("schema", "nodes", "a"), 19, "typed.nodes"),
+        (("typed", "cut_edges", 0, 0), 91, "typed.cut_edges"),
+        (("typed", "own_sources", 1, 0), 91, "typed.own_sources"),
+        (("links", "relation"), ["a", "on", "b"], "links are of the relation"),
+        (("typed",), None, "typed"),
+    ],
+)
+def test_altered_fields_of_types_are_named(shards, tmp_path, place, new, said):
+    shutil.copytree(shards / "typed", tmp_path / "out")
+    path = tmp_path / "out/manifest.json"
+    path.write_text(rendered(altered(json.loads(path.read_text()), place, new)))
+    with pytest.raises(InputError, match=said):
+        read_manifest(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("place", "new", "said"),
+    [
         (("parts",), "2", "parts"),
         (("parts",), 10**9, "parts is 1000000000"),
         (("parts",), True, "parts"),
