@@ -50,7 +50,7 @@ def add_commands(commands) -> None:
         description="Partition a graph by an edge cut or a vertex cut, and write one shard per part.",
         epilog="SOURCE is a .npz, .npy, DGL .bin/.dgl, edge list .csv/.tsv/.txt[.gz], METIS .graph[.gz], a folder or a pattern of "
         ".parquet, .csv or .tsv tables, s3://..., Matrix Market .mtx, .mat, GraphML, GML, GEXF, Pajek .net, node-link .json or PyG "
-        ".pt file, a SuiteSparse .tar.gz, a directory of DGL's chunked format or of OGB's raw form, dgl:NAME, pyg:NAME, ogb:NAME or "
+        ".pt file, a SuiteSparse .tar.gz, a directory of DGL's chunked format, of OGB's raw form or with a meta.yaml, dgl:NAME, pyg:NAME, ogb:NAME or "
         "sample:communities?nodes=20000&seed=0",
     )
     add_options(command)

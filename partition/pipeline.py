@@ -96,7 +96,7 @@ def partition(
 
     Parameters
     ----------
-    source : str, path, DGLGraph, networkx graph, scipy matrix, array, tensor, tuple or Graph
+    source : str, path, DGLGraph, Data of PyG, networkx graph, scipy matrix, array, tensor, tuple or Graph
         See :func:`dgl_gt.partition.load_graph`.
     parts : int
         P, the number of parts, 1 <= P <= N.
@@ -162,7 +162,7 @@ def partition(
         With ``like``, nodes may move where that lowers the predicted step by more than this share of it.
     assignment_only : bool
         Write the part of each node, as DGL's ``dispatch_data.py`` and GraphStorm read it, in place of shards: an edge cut as
-        ``NODE_TYPE.txt`` and ``partition_meta.json``.
+        ``NODE_TYPE.txt`` of each type and ``partition_meta.json``.
 
     Returns
     -------

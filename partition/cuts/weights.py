@@ -38,6 +38,11 @@ def check_weights(source, cut_weights: str | None = None, node_weights: str | No
             raise InputError(
                 f"{_OPTION[kind]} is {name!r}, but {source.name} has no such {kind} data; it has {present}"
             )
+        if source.schema is not None and "/" in name:
+            of = "node type" if kind == "node" else "relation"
+            raise InputError(
+                f"{_OPTION[kind]} is {name!r}, data of one {of}, and others would have no weights; leave it out"
+            )
         if value.ndim != 1 or value.dtype.kind not in "iuf":
             raise InputError(
                 f"{_OPTION[kind]} is {name!r}, {kind} data of {value.dtype} {value.shape}; weights are one number for each {kind}: "

@@ -224,6 +224,9 @@ def _check_typed(figures: Figures) -> None:
     _same("typed", typed is None, schema is None)
     if schema is None or typed is None:
         return
+    for kind, data in (("node", figures.node_data), ("edge", figures.edge_data)):
+        for name in data:
+            schema.rows_of(kind, name)  # raises if it is of no type
     held = np.concatenate([figures.owned[:, None], figures.copies_by_hop], axis=1)
     _same("typed.nodes", typed.nodes.sum(axis=2), held)
     _same("typed.nodes of owned rows", typed.nodes[:, 0].sum(axis=0), [*schema.nodes.values()])

@@ -58,24 +58,28 @@ def load_graph(
 
     Parameters
     ----------
-    source : str, Path, DGLGraph, Data of PyG, networkx graph, scipy matrix, array, tensor, tuple or Graph
+    source : str, Path, DGLGraph, Data or HeteroData of PyG, networkx graph, scipy matrix, array, tensor, tuple or Graph
         - ``*.npz``: ``edge_index`` (2, E) and optionally ``num_nodes``, ``x`` or ``feat`` (N, F) or sparse
           ``x_indptr``, ``x_indices``, ``x_data``, ``x_shape``, ``y`` or ``label`` (N,), ``train_mask``, ``val_mask``,
           ``test_mask``, or ids of nodes as ``train_idx``, ``val_idx``, ``test_idx``, ``node_data_NAME`` (N, ...), ``edge_data_NAME`` (E, ...), ``node_names`` (N,), ``name``,
           ``directed``. In place of ``edge_index``, ``adj_indptr``, ``adj_indices`` and ``adj_data`` may hold a sparse
           matrix. Some names of other projects are known, too; ``keys`` maps others. If ``directed`` is false, each undirected
           edge is listed once and stored in both directions, as edges ``e`` and ``E + e``; a self-loop is stored once.
-          Other arrays are left out. Large arrays of an uncompressed archive are memory-mapped.
+          Other arrays are left out. Large arrays of an uncompressed archive are memory-mapped. With ``node_types``, the
+          names of types, and ``num_nodes`` of each, it holds a typed graph: ``edge_index/author,writes,paper``,
+          ``node_data/paper/feat``, ``edge_data/author,writes,paper/weight``, or ``author_writes_paper``, ``paper_x``.
         - ``*.npy``: only ``edge_index``, memory-mapped.
-        - ``*.bin``, ``*.dgl``: one homogeneous graph written by ``dgl.save_graphs``.
-        - ``*.pt``: one ``Data`` of PyG written by ``torch.save``, or what PyG has processed of a data set with one graph.
+        - ``*.bin``, ``*.dgl``: one graph written by ``dgl.save_graphs``.
+        - ``*.pt``: one ``Data`` or ``HeteroData`` of PyG written by ``torch.save``, or what PyG has processed of a data set with one graph.
         - ``*.csv``, ``*.tsv``, ``*.txt``, ``*.edges``, ``*.edgelist``, ``*.el``, also ``.gz``: one edge per line, see
           docs/cli.md; also a Matrix Market file under such a name.
         - ``*.parquet``, a folder, a pattern, an address such as ``s3://bucket/edges/``: tables of edges in CSV, TSV and
           Parquet files, see docs/cli.md.
         - ``*.graph``, also ``.gz``: a METIS file.
         - ``*.mtx``, ``*.mat``: a square sparse matrix, as one of scipy; also ``*.tar.gz`` with ``NAME/NAME.mtx``.
-        - A directory with ``metadata.json``, or that file: DGL's chunked format, with one node type and one relation.
+        - A directory with ``metadata.json``, or that file: DGL's chunked format.
+        - A directory with ``meta.yaml``, or that file: a table for each node type and each relation, as DGL's
+          ``CSVDataset`` has, see docs/cli.md.
         - A directory with ``edge.csv.gz``, in it or in its ``raw``: a data set of OGB's form, as listed.
         - ``*.graphml``, ``*.gml``, ``*.gexf``, ``*.net`` (Pajek), ``*.json`` (node-link): read by networkx.
         - ``dgl:NAME?raw_dir=DIR``, ``pyg:NAME?root=DIR``, ``ogb:NAME?root=DIR``: a data set of ``dgl.data``, of
@@ -111,19 +115,21 @@ def load_graph(
     keys : dict of str to str, optional
         Names in an ``.npz`` or ``.mat`` file, by the names above: ``{"edge_index": "links", "y": "group"}``.
     self_loops : bool
-        Add a self-loop to each node that has none.
+        Add a self-loop to each node that has none; in a typed graph, in each relation within a type.
     self_loop_fill : float, "mean", "zero" or dict, optional
         Edge data of these self-loops, for a graph that has edge data: a number; the mean over the in-edges of the node,
         which is zero without any, for floats alone; zero; or one of these for each edge data by name.
     undirected : bool
-        Add the reverse of each edge that has none, with the edge data of that edge. Parallel edges get one each.
+        Add the reverse of each edge that has none, with the edge data of that edge. Parallel edges get one each. A typed
+        graph gets a relation ``(destination type, "rev_NAME", source type)`` for each that has no reverse.
     reverse_kind : bool
         Add edge data ``reverse_kind``, uint8: 0 for an edge of the source, 1 for a reverse that ``undirected`` added, 2
         for a self-loop that ``self_loops`` added.
     random_features : int, optional
-        Width W of a normally distributed ``feat``, float32 (N, W), for a graph that has no features.
+        Width W of a normally distributed ``feat``, float32 (N, W), for a graph, or each type, that has no features.
     split : str, optional
-        Shares of the labelled nodes for training, validation and test, such as "60/20/20", for a graph without masks.
+        Shares of the labelled nodes for training, validation and test, such as "60/20/20", for a graph without masks; of
+        each type that has labels.
     stratify : bool
         Whether ``split`` splits each class by itself.
     seed : int
@@ -133,7 +139,7 @@ def load_graph(
     Returns
     -------
     Graph
-        Its ``name`` is the npz file's ``name``, the file's name, or ``source``. Its ``left_out`` lists data that were
+        It has a ``schema`` if there are several node types or relations. Its ``name`` is the npz file's ``name``, the file's name, or ``source``. Its ``left_out`` lists data that were
         not read, such as columns of text; if there are any, a ``LeftOutWarning`` is issued. Its ``notes`` say what was
         assumed, and a ``SourceWarning`` is issued for what was assumed of ids.
 

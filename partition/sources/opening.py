@@ -36,9 +36,9 @@ _NETWORKX_FILES = (".graphml", ".gml", ".gexf", ".net", ".json")
 _MATRICES = (".mtx", ".mat", ".tar", ".tgz")
 _KINDS = (".npz", ".npy", ".bin", ".dgl", ".pt", ".graph", *_MATRICES, *_EDGE_LISTS, *_NETWORKX_FILES)
 _ALLOWED = (
-    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .parquet, a folder, a pattern or an address of tables, .graph "
+    ".npz, .npy, .bin or .dgl (dgl.save_graphs), .pt (a Data or HeteroData of PyG), .csv, .tsv, .txt, .edges, .edgelist or .el (an edge list), .parquet, a folder, a pattern or an address of tables, .graph "
     "(METIS), .mtx (Matrix Market), .tar (of SuiteSparse), these also with .gz, .mat (MATLAB), .graphml, .gml, .gexf, .net (Pajek), .json "
-    "(node-link), a directory of DGL's chunked format or of OGB's raw files, dgl:NAME, pyg:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data of PyG, a networkx graph, a scipy matrix and an "
+    "(node-link), a directory of DGL's chunked format, of OGB's raw files or with a meta.yaml, dgl:NAME, pyg:NAME, ogb:NAME, sample:communities; in Python also a DGLGraph, a Data or HeteroData of PyG, a networkx graph, a scipy matrix and an "
     "array (2, E) of edges"
 )
 _SAMPLE_OPTIONS = {"nodes": int, "degree": float, "classes": int, "features": int, "signal": float, "seed": int}

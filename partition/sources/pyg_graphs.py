@@ -41,12 +41,13 @@ def from_pyg(data, name: str = "Data") -> COOGraph:
     node_data, edge_data = (_named(each, f"{name}: {kind} data") for kind, each in columns.items())
     types = node_data.get("node_type"), edge_data.get("edge_type")
     has_types = all(each is not None and each.dtype.kind in "iu" and each.ndim == 1 for each in types)
-    has_types = has_types and any(each.max(initial=0) for each in types)
+    names = [getattr(data, key, None) for key in _TYPE_NAMES]
+    has_types = has_types and all(each is not None for each in names)  # else they are columns of the user's
     if has_types:
         del node_data["node_type"], edge_data["edge_type"]
     src, dst = _ends(data, name)
     coo = COOGraph(src, dst, data.num_nodes, node_data, edge_data, name, left_out=tuple(left_out))
-    return by_columns(coo, *types, *(getattr(data, key, None) for key in _TYPE_NAMES)) if has_types else coo
+    return by_columns(coo, *types, *names) if has_types else coo
 
 
 def _from_hetero(data, name: str) -> COOGraph:

@@ -9,6 +9,7 @@ import pytest
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, from_relations, partition
+from dgl_gt.partition.relations import relations_of
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 SAMPLE = "sample:communities?nodes=400&seed=1"
@@ -113,6 +114,14 @@ def test_types_are_kept_even(two_types, tmp_path):
     even = partition(two_types, 2, tmp_path / "even", balance="types")
     assert share(plain) > 1.2 and share(even) <= 1.1
     assert max(part[0][0] for part in even["typed"]["nodes"]) <= 110
+
+
+def test_weights_of_one_type_are_refused(two_types, tmp_path):
+    data = {("b", "of", "a"): {"w": np.ones(120)}}
+    edges = {key: each[:2] for key, each in relations_of(two_types).items()}
+    graph = from_relations(two_types.schema.nodes, edges, edge_data=data)
+    with pytest.raises(InputError, match="b,of,a/w"):
+        partition(graph, 2, tmp_path / "out", cut_weights="b,of,a/w")
 
 
 def test_balance_that_is_refused(two_types, tmp_path, capfd):

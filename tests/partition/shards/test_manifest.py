@@ -12,11 +12,21 @@ import pytest
 from hand_made_figures import assert_same_figures
 from safetensors.numpy import load_file, save_file
 
-from dgl_gt.partition import add_expander_edges, add_virtual_nodes, encode, load_graph, read_manifest, verify
+from dgl_gt.partition import (
+    add_expander_edges,
+    add_virtual_nodes,
+    encode,
+    from_relations,
+    load_graph,
+    partition,
+    read_manifest,
+    verify,
+)
 from dgl_gt.partition.cli import quality_table
 from dgl_gt.partition.cuts.edge_cut import EdgeCut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.by_type import count_by_type
 from dgl_gt.partition.figures.costs import default_costs
 from dgl_gt.partition.report.write import count_shards, page
 from dgl_gt.partition.shards import files as files_module
@@ -45,6 +55,11 @@ def shards(tmp_path_factory):
     for name, layout, why in (("edge", edge, None), ("vertex", vertex, None), ("auto", chosen, choice)):
         (folder / name).mkdir()
         write_shards(layout, folder / name, seed=3, choice=why)
+    src, dst = np.random.default_rng(0).integers(0, 20, (2, 90))
+    data = {"a": {"feat": np.eye(20), "train_mask": np.arange(20) < 9}}, {("a", "to", "b"): {"w": np.ones(90)}}
+    edges = {("a", "to", "b"): (src, dst), ("b", "of", "b"): (src[:40], dst[40:80]), ("b", "none", "c"): ([], [])}
+    typed = encode(from_relations({"a": 20, "b": 20, "c": 3}, edges, *data), "degree")
+    partition(typed, 3, folder / "typed", halo_depth=2, link_split="0.8,0.1,0.1", relation="of")
     return folder
 
 
@@ -79,12 +94,12 @@ def use(folder):
     manifest = read_manifest(folder)
     verify(folder, manifest)
     figures, costs = read_figures(manifest), default_costs()
-    quality_table(manifest, {"compute_balance": costs.compute_balance(figures), "types": None})
+    quality_table(manifest, {"compute_balance": costs.compute_balance(figures), "types": count_by_type(figures)})
     costs.step_seconds(figures)
     page(count_shards(folder, read_manifest(folder)))
 
 
-@pytest.mark.parametrize("kind", ["edge", "vertex", "auto"])
+@pytest.mark.parametrize("kind", ["edge", "vertex", "auto", "typed"])
 def test_any_field_altered_is_refused_or_read(shards, kind):
     path = shards / kind / "manifest.json"
     good = path.read_text()
@@ -103,6 +118,26 @@ def test_any_field_altered_is_refused_or_read(shards, kind):
         path.write_text(good)
     assert refused > 50
     use(shards / kind)
+
+
+@pytest.mark.parametrize(
+    ("place", "new", "said"),
+    [
+        (("schema", "edges", 0, 1), "other", "'a,to,b/w'.*'a,to,b'"),
+        (("schema", "edges", 0, 3), 91, "typed.edges"),
+        (("schema", "nodes", "a"), 19, "typed.nodes"),
+        (("typed", "cut_edges", 0, 0), 91, "typed.cut_edges"),
+        (("typed", "own_sources", 1, 0), 91, "typed.own_sources"),
+        (("links", "relation"), ["a", "on", "b"], "links are of the relation"),
+        (("typed",), None, "typed"),
+    ],
+)
+def test_altered_fields_of_types_are_named(shards, tmp_path, place, new, said):
+    shutil.copytree(shards / "typed", tmp_path / "out")
+    path = tmp_path / "out/manifest.json"
+    path.write_text(rendered(altered(json.loads(path.read_text()), place, new)))
+    with pytest.raises(InputError, match=said):
+        read_manifest(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

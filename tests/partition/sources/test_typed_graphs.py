@@ -140,6 +140,14 @@ def test_padding_of_pyg_is_left_out(hetero_data):
     assert sorted(key for key in graph.node_data if not key.startswith("paper/")) in ([], ["author/feat"])
 
 
+def test_columns_of_the_user_are_no_types():
+    torch, pyg = pytest.importorskip("torch"), pytest.importorskip("torch_geometric.data")
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    data = pyg.Data(edge_index=edges, node_type=torch.tensor([0, 1, 1]), edge_type=torch.tensor([0, 0, 1]), num_nodes=3)
+    graph = load_graph(data)
+    assert graph.schema is None and graph.node_data["node_type"].tolist() == [0, 1, 1]
+
+
 def test_hetero_data_that_is_wrong(hetero_data):
     torch = sys.modules["torch"]
     hetero_data["topic"].num_nodes = None
