@@ -266,7 +266,7 @@ def test_random_features_of_hundreds_of_digits_are_refused():
     [("Cora", True), ("ogbn-arxiv", True), ("abc:Cora", False), ("-", False), ("a b", False), ("x/Cora", False)],
 )
 def test_only_what_can_be_a_data_set_is_taken_for_one(name, is_hinted):
-    with pytest.raises(InputError, match="DGLGraph, a Data of PyG, a networkx graph") as raised:
+    with pytest.raises(InputError, match="DGLGraph, a Data or HeteroData of PyG, a networkx graph") as raised:
         load_graph(name)
     assert (f"ogb:{name}" in str(raised.value)) is is_hinted
 
