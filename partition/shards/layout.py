@@ -26,6 +26,7 @@ from dgl_gt.partition.figures.mapping import best_mapping
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.schema import Schema
+from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.units import format_bytes
 
 
@@ -211,10 +212,10 @@ def _count_types(layout: Layout, schema: Schema) -> TypedCounts:
     return TypedCounts(nodes, edges, sources, own_sources, cut_edges, _whole_sources(layout.graph, schema))
 
 
-def _whole_sources(graph: Graph, schema: Schema) -> np.ndarray:
+def _whole_sources(graph: Graph | COOGraph, schema: Schema) -> np.ndarray:
     """How many nodes are sources of each relation, int64, (relations,)."""
     counts = np.zeros(len(schema.edges), np.int64)
-    src, _ = graph.edges()
+    src = graph.edges()[0] if isinstance(graph, Graph) else graph.src  # of a graph that is read in slices
     for number, (begin, end) in enumerate(zip(schema.edge_ptr, schema.edge_ptr[1:])):
         counts[number] = len(np.unique(src[begin:end]))
     return counts
