@@ -249,3 +249,9 @@ def part_graph(csc, out_degrees, pull=None):
     block = dgl.create_block(structure, num_src_nodes=csc.num_src, num_dst_nodes=csc.num_dst)
     kind, more = (PartBlock, {}) if pull is None else (OwnedGraph, {"pull": pull})
     return kind(block._graph, (block.srctypes, block.dsttypes), block.etypes, out_degrees=out_degrees, **more)
+
+
+def relation_block(edge_index, num_src, num_dst, out_degrees):
+    """Return the edges of one relation as a DGL block, in the order of ``edge_index``; see :func:`part_graph`."""
+    block = dgl.create_block(tuple(edge_index), num_src_nodes=num_src, num_dst_nodes=num_dst)
+    return PartBlock(block._graph, (block.srctypes, block.dsttypes), block.etypes, out_degrees=out_degrees)

@@ -13,6 +13,7 @@ from .feed_forward import SwiGLU
 from .gat import GATConv
 from .global_attention import Gate, PolynormerAttention, SGFormerAttention
 from .graph_conv import GraphConv
+from .hetero_conv import HeteroConv
 from .hgt import HGTLayer
 from .layer import GraphTransformerLayer
 from .models import GNN, GraphTransformer, HeteroGraphTransformer, HopTokenTransformer, Polynormer
@@ -37,6 +38,7 @@ __all__ = [
     "GraphTransformer",
     "GraphTransformerLayer",
     "HGTLayer",
+    "HeteroConv",
     "HeteroGraphTransformer",
     "HopTokenTransformer",
     "InitialResidual",
