@@ -107,7 +107,7 @@ class HGTLayer(nn.Module):
         out = self.drop(self.linear_a(attended, view.types), seeded)
         alpha = torch.sigmoid(self.skip).index_select(0, view.types.of_row).unsqueeze(1)
         residual = own if self.in_size == out.shape[1] else own @ self.residual_w
-        out = out * alpha + residual * (1 - alpha)
+        out = torch.lerp(residual, out, alpha)  # residual + alpha (out - residual)
         return self.norm(out) if self.use_norm else out
 
     def _projection(self, schema):

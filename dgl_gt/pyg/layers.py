@@ -19,7 +19,9 @@ _NEEDS_NEIGHBOURS = "it looks for near rows among all nodes; find them before pa
 _NEEDS_OUT_EDGES = (
     "it reads edges against their direction; store the reverse edges in the graph, and use a layer for each"
 )
-_NEEDS_TYPES = "it is for graphs of several types"
+_NEEDS_TYPES = (
+    "it is for graphs of several types; dgl_gt.nn has HGTLayer, and HeteroConv for a convolution of each relation"
+)
 _NEEDS_ALL_NODES = "it reads all nodes at once"
 REFUSED = {
     "ChebConv": "it counts the out-edges of sources, which a part does not have; TAGConv spans the same polynomials",
@@ -65,14 +67,15 @@ def distribute(model: nn.Module, sg: ShardedGraph) -> nn.Module:
     Raises
     ------
     InputError
-        A layer needs more of the graph than the edges to its nodes, by name; the graph has a vertex cut, or halos of several
-        hops; or PyG is not installed.
+        A layer needs more of the graph than the edges to its nodes, by name; the graph has several types, a vertex cut, or
+        halos of several hops; or PyG is not installed.
     """
     if sg._shard.has_mirrors or sg.depth > 1:
         raise InputError(
             "layers of PyG need all in-edges of a node on one rank, and an exchange in each layer; partition with --cut edge, and "
             "load it with depth 1"
         )
+    _refuse_types(sg)
     home = import_optional("torch_geometric.nn", "dgl_gt.pyg.distribute", INSTALL_PYG)
     base = home.MessagePassing
     in_layers = {part for each in model.modules() if isinstance(each, base) for part in each.modules()}
@@ -256,12 +259,21 @@ class _GCNNorm:
         return edge_index, sg.pull(scale)[src] * edge_weight * scale[dst]
 
 
+def _refuse_types(sg: ShardedGraph) -> None:
+    if sg.schema is not None:
+        raise InputError(
+            f"{sg.manifest['source']} has nodes of the types {', '.join(sg.ntypes)}, and a Data has one type; use "
+            "dgl_gt.nn.HeteroConv with a convolution of PyG for each relation"
+        )
+
+
 def data_of(sg: ShardedGraph) -> Any:
     """A ``Data`` of PyG with the part of a rank, for models that :func:`distribute` has prepared.
 
     ``edge_index`` is ``sg.edge_index``; ``feat`` is ``x``, ``label`` is ``y``, other node data have their names, and edge data
-    begin with ``edge_``.
+    begin with ``edge_``. :class:`InputError` says that the graph has several types, or that two columns get one name.
     """
+    _refuse_types(sg)
     data = import_optional("torch_geometric.data", "dgl_gt.pyg.data_of", INSTALL_PYG).Data
     columns = {"edge_index": sg.edge_index, "num_nodes": sg.num_nodes()}
     names = [({"feat": "x", "label": "y"}.get(name, name), each) for name, each in sg.ndata.items()]
