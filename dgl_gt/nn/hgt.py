@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange.local import leading_rows
 from dgl_gt.exchange.relations import RowGroups
 from dgl_gt.exchange.typed_graphs import as_typed
-from dgl_gt.ops.head_minor import has_head_minor_kernel
+from dgl_gt.ops.head_minor import has_head_minor_kernel, is_head_minor
 from dgl_gt.partition.errors import check_flags
 
 from .attention import check_features, check_sizes
@@ -102,13 +102,21 @@ class HGTLayer(nn.Module):
         view = seeded.view
         rows = view.source_rows(h)
         check_types(view.checked_schema, len(self.skip), len(self.relation_pri[0]))
-        attended = view.attend_relations(rows, self._projection(view.checked_schema)).flatten(1)
+        attended = view.attend_relations(rows, self._projection(view.checked_schema))
         own = leading_rows(rows, view.num_dst)
-        out = self.drop(self.linear_a(attended, view.types), seeded)
+        out = self.drop(self._output(attended, view.types), seeded)
         alpha = torch.sigmoid(self.skip).index_select(0, view.types.of_row).unsqueeze(1)
         residual = own if self.in_size == out.shape[1] else own @ self.residual_w
         out = torch.lerp(residual, out, alpha)  # residual + alpha (out - residual)
         return self.norm(out) if self.use_norm else out
+
+    def _output(self, attended: Tensor, types: RowGroups) -> Tensor:
+        """Map results by their types; where heads lie side by side, the weights take that order, and no row is copied."""
+        weight = self.linear_a.W
+        if is_head_minor(attended):
+            attended = attended.transpose(1, 2)
+            weight = weight.unflatten(1, (self.num_heads, self.head_size)).transpose(1, 2).flatten(1, 2)
+        return grouped_linear(attended.flatten(1), types, weight)
 
     def _projection(self, schema):
         """Return the projection that the view calls, with the weights of each relation folded into those of its source type."""
