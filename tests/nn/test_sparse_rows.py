@@ -56,6 +56,19 @@ def test_graph_convolution(weighted, products):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
 
 
+def test_rows_that_change_are_read_again(products):
+    encoder, rows = make_encoder("linear", 700, 16, "relu", 0.0).double(), _words()
+    first = encoder(rows)
+    assert torch.equal(encoder(rows), first) and len(products) == 1
+    rows.mul_(2)
+    torch.testing.assert_close(encoder(rows), encoder(_dense(rows)), rtol=0, atol=1e-12)
+    assert len(products) == 2
+    with torch.inference_mode():
+        rows = _words()
+        for factor in (1, 2):
+            torch.testing.assert_close(encoder(rows.mul_(factor)), nn.functional.linear(rows, encoder[0].weight, encoder[0].bias), rtol=0, atol=1e-12)
+
+
 def test_rows_with_many_numbers_and_small_ones_are_dense(products):
     encoder = nn.Sequential(make_encoder("linear", 700, 16, "relu", 0.0)).double()
     encoder(_words(share=0.5))
