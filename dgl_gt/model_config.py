@@ -47,6 +47,12 @@ _OF_TYPED = {  # what the settings of a transformer may be on a typed graph
     "jumping": ("last",),
     "global_attention": ("none",),
 }
+_OF_TOKENS = {  # and where it reads hop tokens
+    "score": ("dot",),
+    "attention_dropout": (0.0,),
+    "norm": ("layer", "rms", "none"),
+    "input": ("activated", "linear"),
+}
 
 Architecture = Annotated[str, one_of(OPTION_VALUES["architecture"])]
 Score = Annotated[str, one_of(OPTION_VALUES["score"])]
@@ -161,10 +167,17 @@ class GraphTransformerConfig(ModelConfig):
 
     def check_typed(self) -> None:
         """Raise :class:`InputError` if the settings do not fit a model for typed graphs."""
-        for name, allowed in _OF_TYPED.items():
+        self._check_values(_OF_TYPED, "on a typed graph")
+
+    def check_tokens(self) -> None:
+        """Raise :class:`InputError` if the settings do not fit a model that reads hop tokens."""
+        self._check_values(_OF_TYPED | _OF_TOKENS, "with hop tokens")
+
+    def _check_values(self, rules: dict[str, tuple], where: str) -> None:
+        for name, allowed in rules.items():
             if getattr(self, name) not in allowed:
                 raise InputError(
-                    f"{name} is {getattr(self, name)!r}; on a typed graph it must be {' or '.join(map(repr, allowed))}"
+                    f"{name} is {getattr(self, name)!r}; {where} it must be {' or '.join(map(repr, allowed))}"
                 )
 
     def check_with_edges(self, has_edges: bool) -> None:

@@ -93,7 +93,7 @@ def measure_source(source: Graph | COOGraph, config: PartitionConfig) -> SourceS
     if config.expander is not None:
         check_degree(source.name, config.expander, nodes)
     virtual, new_edges = added_sizes(nodes, **config.transforms)
-    encode = config.encodings
+    encode = [each.on(source.schema) for each in config.encodings]
     features = config.random_features or _row_width(source.node_data.get("feat"))
     sizes = encoding_needs.Sizes(nodes, edges, neighbours, features, new_edges, nodes * (config.expander or 0))
     node_bytes, edge_bytes = (_row_bytes(source, kind) for kind in ("node", "edge"))

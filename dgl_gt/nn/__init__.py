@@ -15,7 +15,7 @@ from .global_attention import Gate, PolynormerAttention, SGFormerAttention
 from .graph_conv import GraphConv
 from .hgt import HGTLayer
 from .layer import GraphTransformerLayer
-from .models import GNN, GraphTransformer, HeteroGraphTransformer, Polynormer
+from .models import GNN, GraphTransformer, HeteroGraphTransformer, HopTokenTransformer, Polynormer
 from .node_embedding import NodeEmbedding
 from .precision import apply_precision
 from .relational_conv import RelationalConv
@@ -38,6 +38,7 @@ __all__ = [
     "GraphTransformerLayer",
     "HGTLayer",
     "HeteroGraphTransformer",
+    "HopTokenTransformer",
     "InitialResidual",
     "NodeEmbedding",
     "Polynormer",

@@ -84,12 +84,16 @@ class ModelInputs:
     def sizes(self) -> dict[str, Any]:
         """Widths of the rows, as arguments of a model: ``in_dim``, ``edge_feats`` and ``edge_kinds``.
 
-        Of a typed graph, ``in_dim`` has the width of each type, 0 without features, and ``relations`` are those of the graph.
+        Of a typed graph, ``in_dim`` has the width of each type, 0 without features, and ``relations`` are those of the graph;
+        where hop tokens are read, ``token_width`` is that of one.
         """
         if isinstance(self.feat, dict):
             found, trained = self.feat, self.reads.node_embedding
             widths = {name: found[name].shape[1] if name in found else trained for name in self.graph.ntypes}
-            return {"in_dim": widths, "relations": [list(each) for each in self.graph.canonical_etypes]}
+            sizes: dict[str, Any] = {"in_dim": widths, "relations": [list(each) for each in self.graph.canonical_etypes]}
+            if self.reads.encodings:
+                sizes["token_width"] = self.graph.manifest["encodings"]["hops"]["width"]
+            return sizes
         widths = {name: self.edges[name].shape[1] if name in self.edges else 0 for name in ("edge_feat", "edge_kind")}
         return {
             "in_dim": self.feat.shape[1] + self.reads.node_embedding,
@@ -116,12 +120,16 @@ def read_inputs(sg: ShardedGraph, inputs: Inputs) -> ModelInputs:
 
 
 def _features_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]:
-    """``feat`` of the owned nodes of each type that has it; ``InputError`` names a setting that typed graphs do not have."""
-    for name in ("encodings", "edge_features"):
-        if getattr(inputs, name):
-            raise InputError(
-                f"{name} is given, and {sg.manifest['source']} is a typed graph, which has none; leave it out"
-            )
+    """``feat`` of the owned nodes of each type that has it, or hop tokens in its place, where the encoding is asked for.
+
+    ``InputError`` names a setting that typed graphs do not have.
+    """
+    if inputs.edge_features:
+        raise InputError(
+            f"edge_features is given, and {sg.manifest['source']} is a typed graph, which has none; leave it out"
+        )
+    if inputs.encodings:
+        return _tokens_by_type(sg, inputs)
     found = {}
     for name in sg.ntypes:
         feat = sg.nodes[name].data.get("feat")
@@ -134,6 +142,30 @@ def _features_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tenso
         feat = feat.to(torch.get_default_dtype())
         found[name] = functional.normalize(feat, p=1.0) if inputs.normalizes_features else feat
     return found
+
+
+def _tokens_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """The hop tokens of the owned nodes of each type whose results matter, side by side."""
+    if inputs.encodings != ("hops",):
+        raise InputError(
+            f"encodings is {','.join(inputs.encodings)!r}, and {sg.manifest['source']} is a typed graph, of which models read 'hops' "
+            "alone; leave the others out"
+        )
+    for name, given in (("normalize_features", inputs.normalizes_features), ("node_embedding", inputs.node_embedding)):
+        if given:
+            raise InputError(f"{name} is {given}, and hop tokens are read in place of features; leave it out")
+    _check_stored(sg, "hops")
+    names = sg.ntypes if inputs.tokens_of is None else [learned_type(sg, inputs.tokens_of)]
+    return {name: sg.nodes[name].data["hops"].to(torch.get_default_dtype()) for name in names}
+
+
+def _check_stored(sg: ShardedGraph, encoding: str) -> None:
+    stored = sg.manifest["encodings"]
+    if encoding not in stored:
+        raise InputError(
+            f"encodings has {encoding!r}, but the shards of {sg.manifest['source']} hold "
+            f"{', '.join(stored) or 'no encodings'}; partition again with --encode {encoding}=..., or leave it out"
+        )
 
 
 def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
@@ -163,13 +195,8 @@ def features(sg: ShardedGraph, inputs: Inputs) -> torch.Tensor:
         feat = functional.normalize(feat, p=1.0)  # rows of zeros stay zero
     if not inputs.encodings:
         return feat
-    stored = sg.manifest["encodings"]
     for name in inputs.encodings:
-        if name not in stored:
-            raise InputError(
-                f"encodings has {name!r}, but the shards of {sg.manifest['source']} hold "
-                f"{', '.join(stored) or 'no encodings'}; partition again with --encode {name}=..., or leave it out"
-            )
+        _check_stored(sg, name)
     data = sg.srcdata if sg.depth > 1 else sg.ndata
     edge_encodings = [name for name in inputs.encodings if name not in data]
     if edge_encodings:

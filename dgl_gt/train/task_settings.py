@@ -25,6 +25,9 @@ class Inputs:
     normalizes_features: bool = False
     edge_features: dict[str, str | None] = field(default_factory=dict)  # one of ``MEANINGS``, or None if not stated
     node_embedding: int = 0  # width of a trained row of each node
+    tokens_of: str | None = (
+        None  # node type whose hop tokens suffice, "" for the one that has labels; None for all types
+    )
 
 
 def _split(names: str) -> tuple[str, ...]:
@@ -93,7 +96,8 @@ class TaskConfig(Settings):
     def inputs(self) -> Inputs:
         """What a model reads of the data."""
         edges = _edge_columns(self.edge_features)
-        return Inputs(_split(self.encodings), self.normalize_features, edges, self.node_embedding)
+        tokens_of = None if self.reads_pairs else self.type
+        return Inputs(_split(self.encodings), self.normalize_features, edges, self.node_embedding, tokens_of)
 
     @property
     def reads_links(self) -> bool:

@@ -11,6 +11,7 @@ from dgl_gt.partition.figures.figures import Figures, HostCounts, TypedCounts, h
 from dgl_gt.partition.schema import Relation, Schema
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.transforms.exphormer import VIRTUAL_NODE
+from dgl_gt.partition.transforms.hop_tokens import token_counts
 
 _OF_MIRRORS = ("returned", "returns", "returned_edges")
 _BY_HOP = {"halo_by_hop": "copies_by_hop"}
@@ -143,11 +144,14 @@ def describe_transforms(records: dict) -> str:
     return ", ".join(words)
 
 
-def encoding_column(name: str, record: dict) -> tuple[str, dict]:
-    """Where the data of an encoding are, ``"node_data"`` or ``"edge_data"``, and their dtype and row shape."""
+def encoding_columns(name: str, record: dict) -> tuple[str, dict[str, dict]]:
+    """Where the data of an encoding are, ``"node_data"`` or ``"edge_data"``, and the dtype and row shape of each column."""
     dtype = "uint8" if name in ("shortest_path", VIRTUAL_NODE) else "float32"
     kind = "edge_data" if name == "shortest_path" else "node_data"
-    return kind, {"dtype": dtype, "shape": [record["columns"]]}
+    widths = {name: record["columns"]}
+    if "tokens" in record:
+        widths = {f"{of_type}/{name}": count * record["width"] for of_type, count in record["tokens"].items()}
+    return kind, {each: {"dtype": dtype, "shape": [width]} for each, width in widths.items()}
 
 
 def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
@@ -188,14 +192,18 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
         _within(f"hosts.{size}.received_rows", host.received_rows.sum(axis=1), halo)
         _within(f"hosts.{size}.cut_edges", host.cut_edges, cut_edges)
     for name, record in manifest["encodings"].items():
-        kind, described = encoding_column(name, record)
-        _same(f"{kind}.{name}", manifest[kind].get(name), described)
+        kind, described = encoding_columns(name, record)
+        for each, column in described.items():
+            _same(f"{kind}.{each}", manifest[kind].get(each), column)
         columns, hops = record["columns"], record.get("hops", 1)
         _within(f"{name}.eigenvalues", len(record.get("eigenvalues", [])), columns)
         _within(f"{name}.landmarks", max(record.get("landmarks", []), default=0), figures.nodes - 1)
         _within(f"{name}.landmarks", len(record.get("landmarks", [])), columns)
         _within(f"{name}.exact_columns", record.get("exact_columns", 0), columns)
         _same(f"{name}.probes", record.get("probes", 1) > 0, record.get("exact_columns") != columns)
+        if "tokens" in record:
+            _check_tokens(record, figures.schema)
+            continue
         _same(f"{name}.columns", columns % hops, 0)
         _within(f"{name}.columns", columns // hops, record.get("width") or columns)
     _check_transforms(manifest, figures)
@@ -203,6 +211,11 @@ def check_counts(manifest: dict, part_files: tuple[str, ...]) -> None:
     if manifest["mapping"]:
         _same("mapping.rank_of_part", sorted(manifest["mapping"]["rank_of_part"]), range(parts))
     _within("transforms", sum(each["edges"] for each in manifest["transforms"].values()), manifest["edges"])
+
+
+def _check_tokens(record: dict, schema: Schema | None) -> None:
+    _same("hops.tokens", record["tokens"], {} if schema is None else token_counts(schema, record["hops"]))
+    _same("hops.columns", record["columns"], (record["width"] or 0) * sum(record["tokens"].values()))
 
 
 def _check_transforms(manifest: dict, figures: Figures) -> None:

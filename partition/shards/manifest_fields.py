@@ -118,6 +118,7 @@ class _Hops(Struct):
     hops: Annotated[int, Meta(ge=1, le=MAX_SIZES["hops"])]
     width: Annotated[int, Meta(ge=1, le=MAX_WIDTH)] | None
     seed: Seed
+    tokens: dict[str, Count] | UnsetType = UNSET
 
 
 class _ShortestPath(Struct):

@@ -12,7 +12,7 @@ from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.sources.tables import write_id_map
 from dgl_gt.partition.system.mapped_arrays import take_rows
 
-from .counts import encoding_column, manifest_counts
+from .counts import encoding_columns, manifest_counts
 from .layout import Layout, Part
 from .manifest import ID_MAP, LINKS, NODE_NAMES, PART_FILES, file_entry, write_manifest
 
@@ -161,8 +161,8 @@ def _encodings(graph: Graph) -> dict:
     columns = {"node_data": _columns(graph.node_data), "edge_data": _columns(graph.edge_data)}
     records = {}
     for name, record in graph.encodings.items():
-        kind, column = encoding_column(name, record)
-        if columns[kind].get(name) == column:
+        kind, described = encoding_columns(name, record)
+        if all(columns[kind].get(each) == column for each, column in described.items()):
             records[name] = record
     return records
 

@@ -13,6 +13,7 @@ from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .encodings import Encoding, edge_bytes, parse_encodings, row_bytes
 from .exphormer import untransformed
+from .hop_tokens import hop_tokens, token_counts
 from .laplacian import laplacian_encoding
 from .node_encodings import PROBES, anchor_encoding, hop_encoding, random_walk_encoding, simple_adjacency
 from .shortest_path import shortest_path_encoding
@@ -24,7 +25,7 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
     They describe the place of each node in the whole graph, so they are computed before the graph is cut. All but
     ``degree`` and ``shortest_path`` see the graph as METIS does: undirected, without parallel edges and self-loops.
     None of them sees expander edges or virtual nodes; virtual nodes have zeros in this node data. All but ``hops`` take
-    typed graphs, as if all nodes and edges were of one type.
+    typed graphs as if all nodes and edges were of one type.
 
     Parameters
     ----------
@@ -42,7 +43,10 @@ def encode(graph: Graph, encodings: str, *, seed: int = 0, progress=None) -> Gra
         - ``anchors=A``, (N, A): 1 / (1 + hops) to each of A landmarks of high degree, and 0 where no path leads to it
           (after arXiv:2312.01342).
         - ``hops=K``, (N, K F): ``feat``, (N, F), multiplied 1 to K times by the normalised adjacency. With
-          ``hops=KxW``, features wider than W are projected to W random directions first (after arXiv:2310.14481).
+          ``hops=KxW``, features wider than W are projected to W random directions first (after arXiv:2310.14481). Of a
+          typed graph, ``paper/hops``, (papers, T W), for each node type: T = 1 + K R tokens of width W (64 by default),
+          the node's own and K for each of the R relations into its type, see :func:`~.hop_tokens.hop_tokens`. Types
+          without features have random ones.
         - ``shortest_path=K``, uint8 (E, 2), edge data: for an edge u -> v, the number of hops from u to v, and from v
           to u, along directed edges; K + 1 for a longer path or none. The first is 1 for every edge of the graph
           itself, so it is informative only for expander edges. Both are 0 for self-loops, and K + 1 for edges of
@@ -81,16 +85,14 @@ def check_encodable(source, encodings: Sequence[Encoding], random_features: int 
     """Raise :class:`InputError` if a Graph or COOGraph has data of the encodings' names, or lacks what they need."""
     for each in encodings:
         kind, data = ("edge", source.edge_data) if each.is_of_edges else ("node", source.node_data)
-        if each.name in data:
-            raise InputError(
-                f"{source.name} has {kind} data {each.name!r} already; rename them in the source, or leave {each.name} out of "
-                "encode (--encode)"
-            )
-        if each.name == "hops" and source.schema is not None:
-            raise InputError(
-                f"{source.name} has node types, whose features 'hops' cannot add up; leave 'hops' out of encode (--encode)"
-            )
-        if each.name == "hops" and "feat" not in source.node_data and random_features is None:
+        is_typed = each.name == "hops" and source.schema is not None
+        for name in [f"{of_type}/hops" for of_type in source.schema.nodes] if is_typed else [each.name]:
+            if name in data:
+                raise InputError(
+                    f"{source.name} has {kind} data {name!r} already; rename them in the source, or leave {each.name} out of "
+                    "encode (--encode)"
+                )
+        if each.name == "hops" and not is_typed and "feat" not in source.node_data and random_features is None:
             raise InputError(
                 f"{source.name} has no features, which the encoding 'hops' needs; add node data 'feat', or leave 'hops' out "
                 "of encode (--encode)"
@@ -101,6 +103,7 @@ def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, pro
     """Do the second half of :func:`encode`: compute what :func:`check_encodable` allowed."""
     if not encodings:
         return graph
+    encodings = [each.on(graph.schema) for each in encodings]
     features = int(np.prod(graph.node_data["feat"].shape[1:])) if "feat" in graph.node_data else 0
     result_bytes = row_bytes(encodings, features) * graph.num_nodes
     check_fits_memory(
@@ -116,6 +119,9 @@ def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, pro
             edge_data[each.name] = shortest_path_encoding(graph, plain, each.size)
             records[each.name] = {"columns": 2, "most": each.size}
             continue
+        if each.tokens is not None:
+            node_data |= _tokens(each, graph, seed, records)
+            continue
         if adjacency is None and each.name != "degree":
             adjacency = simple_adjacency(plain)
         values, record = _compute(each, plain, adjacency, seed)
@@ -124,6 +130,16 @@ def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, pro
         node_data[each.name] = values
         records[each.name] = {"columns": values.shape[1], **record}
     return replace(graph, node_data=node_data, edge_data=edge_data, encodings=records)
+
+
+def _tokens(encoding: Encoding, graph: Graph, seed: int, records: dict) -> dict[str, np.ndarray]:
+    """The tokens of each node type, under the names of node data; ``records`` gets what the manifest says of them."""
+    assert graph.schema is not None and encoding.width is not None
+    found, tokens = hop_tokens(graph, encoding.size, encoding.width, seed), token_counts(graph.schema, encoding.size)
+    columns = encoding.width * sum(tokens.values())
+    sizes = {"columns": columns, "hops": encoding.size, "width": encoding.width}
+    records["hops"] = {**sizes, "seed": seed, "tokens": tokens}
+    return {f"{name}/hops": rows for name, rows in found.items()}
 
 
 def _compute(encoding: Encoding, graph: Graph, adjacency, seed: int) -> tuple[np.ndarray, dict]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dgl_gt.partition.errors import InputError, check_type
+from dgl_gt.partition.schema import Schema
 
 from . import node_encodings
+from .hop_tokens import WIDTH, token_counts
 from .laplacian import SPARE, lanczos_vectors
 from .shortest_path import BLOCK_WALKS, CELLS
 
@@ -33,11 +35,19 @@ class Encoding:
     name: str  # one of ``NAMES``
     size: int  # number of eigenvectors, steps, landmarks or hops; 2 for ``degree``
     width: int | None = None  # most columns per hop, only for ``hops``; wider features are projected
+    tokens: int | None = None  # of a node on average, only for ``hops`` of a typed graph
 
     @property
     def is_of_edges(self) -> bool:
         """Whether the encoding becomes edge data."""
         return self.name == "shortest_path"
+
+    def on(self, schema: Schema | None) -> Encoding:
+        """Return the encoding with the sizes that it has on a graph of these types."""
+        if self.name != "hops" or schema is None:
+            return self
+        total = sum(schema.nodes[name] * tokens for name, tokens in token_counts(schema, self.size).items())
+        return replace(self, width=self.width or WIDTH, tokens=-(-total // max(1, int(schema.node_ptr[-1]))))
 
     def columns(self, features: int = 0) -> int:
         """Return the number of columns; ``features`` is the width of ``feat``, which only ``hops`` reads."""
@@ -45,6 +55,8 @@ class Encoding:
             return 2
         if self.name != "hops":
             return self.size
+        if self.tokens is not None:
+            return self.tokens * (self.width or WIDTH)
         return self.size * (features if self.width is None else min(features, self.width))
 
 
@@ -132,7 +144,7 @@ def seconds(encodings: Sequence[Encoding], sizes: Sizes) -> float:
         if each.is_of_edges:
             total += _search_seconds(each.size, sizes)
         elif each.name != "degree":
-            passes = each.columns(sizes.features)
+            passes = each.columns(sizes.features) if each.tokens is None else each.size * (each.width or WIDTH)
             if each.name == "random_walk":
                 is_exact = node_encodings.is_exact(sizes.nodes, entries, each.size)
                 passes = (sizes.nodes if is_exact else node_encodings.PROBES) * ((each.size + 1) // 2)
@@ -171,6 +183,8 @@ def _one(encoding: Encoding, nodes: int, entries: int, features: int) -> int:
             return nodes * (20 * node_encodings.BLOCK_PROBES + 8 * size + 60) + 8 * entries
         case "anchors":
             return 8 * entries + 60 * nodes
+        case "hops" if encoding.tokens is not None:
+            return 12 * nodes * (encoding.width or WIDTH) + 16 * entries
         case "hops":
             return 8 * nodes * (encoding.columns(features) // size) + 8 * entries + 20 * nodes
     return 40 * nodes

@@ -66,7 +66,12 @@ def test_rows_that_change_are_read_again(products):
     with torch.inference_mode():
         rows = _words()
         for factor in (1, 2):
-            torch.testing.assert_close(encoder(rows.mul_(factor)), nn.functional.linear(rows, encoder[0].weight, encoder[0].bias), rtol=0, atol=1e-12)
+            torch.testing.assert_close(
+                encoder(rows.mul_(factor)),
+                nn.functional.linear(rows, encoder[0].weight, encoder[0].bias),
+                rtol=0,
+                atol=1e-12,
+            )
 
 
 def test_rows_with_many_numbers_and_small_ones_are_dense(products):

@@ -13,7 +13,7 @@ from dgl_gt.exchange.typed_graphs import as_typed
 from dgl_gt.exchange.view import SeededView, View
 from dgl_gt.model_config import GraphTransformerConfig
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.schema import Schema
+from dgl_gt.partition.schema import Relation, Schema
 from dgl_gt.partition.schema import relation as as_relation
 
 from ..attention import check_sizes
@@ -100,11 +100,7 @@ class HeteroGraphTransformer(nn.Module):
         """
         views = views_of(as_typed(graph, next(self.parameters()).device), self, len(self.layers))
         schema = views[0].checked_schema
-        if (schema.node_types, schema.relations) != (tuple(self.in_dim), self.relations):
-            raise InputError(
-                f"the model was made for the types {' '.join(self.in_dim)} and relations {' '.join(map(str, self.relations))}, and "
-                f"the graph has {' '.join(schema.node_types)} and {' '.join(map(str, schema.relations))}"
-            )
+        check_schema(schema, self.in_dim, self.relations)
         seeded = with_seeds(self, views)
         h = self._encoded(seeded[0], feat)
         for layer, view in zip(self.layers, seeded, strict=True):
@@ -119,11 +115,11 @@ class HeteroGraphTransformer(nn.Module):
         for number, ((name, width), encoder) in enumerate(zip(self.in_dim.items(), self.encoders)):
             at = view.owned_types.group(number)
             if width:
-                rows = _checked(feat, name, len(at), width)
+                rows = features_of_type(feat, name, len(at), width)
             else:
                 degrees = view.in_degrees_by_relation() if degrees is None else degrees
                 rows = degrees[at].to(torch.get_default_dtype()).log1p()
-            of_type = SeededView(_RowsOfType(ids.to(at.device)[at]), seeded.seeds)
+            of_type = SeededView(RowIds(ids.to(at.device)[at]), seeded.seeds)
             of_types.append(encoder(self.input_dropout(rows, of_type), of_type))
         return view.owned_types.joined(of_types)
 
@@ -134,14 +130,23 @@ class HeteroGraphTransformer(nn.Module):
         return ModelTraits(len(self.layers), sizes, (*self.layers, *self.encoders, self.input_dropout))
 
 
-class _RowsOfType(View):
-    """The rows of one node type, for dropout by node id."""
+class RowIds(View):
+    """Rows with the ids by which dropout knows them, such as those of one node type."""
 
     def __init__(self, node_ids: Tensor):
         self.node_ids = node_ids
 
 
-def _checked(feat: Mapping[str, Tensor], name: str, rows: int, width: int) -> Tensor:
+def check_schema(schema: Schema, in_dim: Mapping[str, int], relations: Sequence[Relation]) -> None:
+    """Raise :class:`InputError` unless a graph has the types and relations that a model was made for."""
+    if (schema.node_types, schema.relations) != (tuple(in_dim), tuple(relations)):
+        raise InputError(
+            f"the model was made for the types {' '.join(in_dim)} and relations {' '.join(map(str, relations))}, and the graph "
+            f"has {' '.join(schema.node_types)} and {' '.join(map(str, schema.relations))}"
+        )
+
+
+def features_of_type(feat: Mapping[str, Tensor], name: str, rows: int, width: int) -> Tensor:
     """The features of a node type; ``InputError`` if they are missing or have another shape."""
     found = feat.get(name)
     if found is None:
