@@ -90,7 +90,10 @@ class ModelInputs:
         if isinstance(self.feat, dict):
             found, trained = self.feat, self.reads.node_embedding
             widths = {name: found[name].shape[1] if name in found else trained for name in self.graph.ntypes}
-            sizes: dict[str, Any] = {"in_dim": widths, "relations": [list(each) for each in self.graph.canonical_etypes]}
+            sizes: dict[str, Any] = {
+                "in_dim": widths,
+                "relations": [list(each) for each in self.graph.canonical_etypes],
+            }
             if self.reads.encodings:
                 sizes["token_width"] = self.graph.manifest["encodings"]["hops"]["width"]
             return sizes
