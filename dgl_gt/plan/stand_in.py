@@ -21,7 +21,7 @@ from dgl_gt.partition.cuts.edge_cut import EdgeCut
 from dgl_gt.partition.cuts.permutation import Permutation
 from dgl_gt.partition.cuts.vertex_cut import VertexCut
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.figures.strategies import StrategyRules
+from dgl_gt.partition.figures.strategies import Count, StrategyRules, counts_of_parts
 from dgl_gt.partition.graph import LINK_SETS, Graph, from_edges
 from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.shards.counts import manifest_counts
@@ -165,6 +165,16 @@ def make_layout(
         if parts == 1 or all(each.min() > 0 for each in counts):
             return layout
     raise InputError(f"a halo of {depth} hops in {parts} parts cannot be traced; choose fewer hops")
+
+
+def without_dependent(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[Count, ...]:
+    """Leave out counts that others always add up to: the copies of a type with one relation are the relation's sources."""
+    counts = [counts_of_parts(made_up(seed).figures, names)[0] for seed in range(2 * len(names))]
+    scaled, kept = np.array(counts) / np.maximum(np.max(counts, axis=0), 1), list[int]()
+    for number in range(len(names)):
+        if np.linalg.matrix_rank(scaled[:, [*kept, number]], tol=1e-6) > len(kept):
+            kept.append(number)
+    return tuple(names[number] for number in kept)
 
 
 def _cut_graph(

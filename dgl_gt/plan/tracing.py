@@ -27,7 +27,7 @@ from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.torch_internals import OperationMode, profiler_range_operations, schema_of, storage_key
 
-from .stand_in import make_layout, stand_in
+from .stand_in import make_layout, stand_in, without_dependent
 from .trace import Event, Trace
 from .watch import LayerTracker, storage_bytes, tensors_in
 
@@ -70,7 +70,7 @@ def record_trace(
         masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
         names = (*(LOCAL if parts == 1 else strategy).counts(depth, schema, edge_data), *masks)
         if schema is not None:
-            names = _without_dependent(made_up, names)
+            names = without_dependent(made_up, names)
         layouts, counts = _independent_layouts(made_up, names)
         events: list[Event] = []
         of_layouts = []
@@ -119,16 +119,6 @@ def _masks_that_are_read(make_step, sg: ShardedGraph) -> tuple[Count, ...]:
             raise InputError(f"make_step returned {step!r}; it must return a function that takes one training step")
         step()
     return tuple(Count("selected", mask=name) for name, mask in masks.items() if recorder.reads(mask))
-
-
-def _without_dependent(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[Count, ...]:
-    """Leave out counts that others always add up to: the copies of a type with one relation are the relation's sources."""
-    counts = [counts_of_parts(made_up(seed).figures, names)[0] for seed in range(2 * len(names))]
-    scaled, kept = np.array(counts) / np.maximum(np.max(counts, axis=0), 1), list[int]()
-    for number in range(len(names)):
-        if np.linalg.matrix_rank(scaled[:, [*kept, number]], tol=1e-6) > len(kept):
-            kept.append(number)
-    return tuple(names[number] for number in kept)
 
 
 def _independent_layouts(made_up: Callable[[int], Layout], names: tuple[Count, ...]) -> tuple[list[Layout], np.ndarray]:
