@@ -70,7 +70,7 @@ def hop_tokens(graph: Graph, hops: int, width: int, seed: int) -> dict[str, np.n
             for rows in _chunks(len(each)):
                 each[rows] = _of_length_one(each[rows])
         states = following
-    return {name: each.reshape(len(each), -1) for name, each in tokens.items()}
+    return {name: each.reshape(len(each), counts[name] * width) for name, each in tokens.items()}
 
 
 def _fill_first(state: np.ndarray, feat: np.ndarray | None, rng: np.random.Generator, what: str) -> None:
