@@ -90,7 +90,10 @@ class ModelInputs:
         if isinstance(self.feat, dict):
             found, trained = self.feat, self.reads.node_embedding
             widths = {name: found[name].shape[1] if name in found else trained for name in self.graph.ntypes}
-            sizes = {"in_dim": widths, "relations": [list(each) for each in self.graph.canonical_etypes]}
+            sizes: dict[str, Any] = {
+                "in_dim": widths,
+                "relations": [list(each) for each in self.graph.canonical_etypes],
+            }
             if self.reads.encodings:
                 sizes["token_width"] = self.graph.manifest["encodings"]["hops"]["width"]
             return sizes
@@ -124,11 +127,10 @@ def _features_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tenso
 
     ``InputError`` names a setting that typed graphs do not have.
     """
-    for name in ("edge_features",):
-        if getattr(inputs, name):
-            raise InputError(
-                f"{name} is given, and {sg.manifest['source']} is a typed graph, which has none; leave it out"
-            )
+    if inputs.edge_features:
+        raise InputError(
+            f"edge_features is given, and {sg.manifest['source']} is a typed graph, which has none; leave it out"
+        )
     if inputs.encodings:
         return _tokens_by_type(sg, inputs)
     found = {}
@@ -152,8 +154,9 @@ def _tokens_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]
             f"encodings is {','.join(inputs.encodings)!r}, and {sg.manifest['source']} is a typed graph, of which models read 'hops' "
             "alone; leave the others out"
         )
-    if inputs.normalizes_features:
-        raise InputError("normalize_features is true, and hop tokens are read in place of features; leave it out")
+    for name, given in (("normalize_features", inputs.normalizes_features), ("node_embedding", inputs.node_embedding)):
+        if given:
+            raise InputError(f"{name} is {given}, and hop tokens are read in place of features; leave it out")
     _check_stored(sg, "hops")
     names = sg.ntypes if inputs.tokens_of is None else [learned_type(sg, inputs.tokens_of)]
     return {name: sg.nodes[name].data["hops"].to(torch.get_default_dtype()) for name in names}

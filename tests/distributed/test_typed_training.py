@@ -7,11 +7,12 @@ from ranks import run_ranks
 from typed import typed_graph
 
 import dgl_gt
+from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, from_relations, partition, read_manifest
 from dgl_gt.partition.figures.strategies import strategy_for, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan.planned_step import tracer_of
-from dgl_gt.train import predict, train
+from dgl_gt.train import load_model, predict, train
 from dgl_gt.train.config import TrainConfig
 
 SETTINGS = {"hidden": 16, "heads": 4, "layers": 3, "dropout": 0.2, "epochs": 4, "lr": 0.01}
@@ -125,6 +126,87 @@ def test_what_typed_graphs_do_not_have(tmp_path, changes, named):
     partition(typed_graph(), 1, tmp_path / "shards")
     with dgl_gt.load(tmp_path / "shards") as sg, pytest.raises(InputError, match=named):
         train(sg, TrainConfig().changed(**changes))
+
+
+# ---- hop tokens, which ranks do not exchange
+
+TOKENS = {"encodings": "hops", "input_dropout": 0.1}
+
+
+def tokens_on_rank(rank, folder, ways):
+    torch.set_default_dtype(torch.float64)
+    found = {}
+    for cut, strategy in ways:
+        with dgl_gt.load(folder / cut, strategy) as sg:
+            result = train(sg, config_of(**TOKENS, attention_dropout=0.0))
+            before = sg.comm.sent_bytes
+            inputs = {name: each.data["hops"].double() for name, each in [("paper", sg.nodes["paper"])]}
+            result.model(sg, inputs).sum().backward()
+            assert sg.comm.sent_bytes == before  # nothing but gradients travels
+            answer = predict(result.model, sg)
+            found[cut] = result.losses, result.validation, None if answer is None else answer.probability
+    return found
+
+
+@pytest.fixture(scope="module")
+def tokens_of_one_process(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    partition(typed_graph(), 1, folder / "edge", encode="hops=2x6")
+    return run_ranks(1, tokens_on_rank, folder, [("edge", "local")])[0]["edge"]
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_hop_tokens_have_the_numbers_of_one_process(tokens_of_one_process, tmp_path, parts):
+    for cut in ("edge", "vertex"):
+        partition(typed_graph(), parts, tmp_path / cut, cut=cut, encode="hops=2x6")
+    found = run_ranks(parts, tokens_on_rank, tmp_path, [("edge", "halo"), ("vertex", "mirror")])[0]
+    losses, validation, probability = tokens_of_one_process
+    for cut, (its_losses, its_validation, its_probability) in found.items():
+        np.testing.assert_allclose(its_losses, losses, rtol=1e-9, err_msg=cut)
+        assert its_validation == validation
+        np.testing.assert_allclose(its_probability, probability, rtol=1e-6, atol=1e-9, err_msg=cut)
+
+
+def test_a_model_of_tokens_is_saved_and_read(tmp_path):
+    partition(typed_graph(), 1, tmp_path / "shards", encode="hops=2x6")
+    command = [
+        "train",
+        str(tmp_path / "shards"),
+        "--encodings",
+        "hops",
+        "--epochs",
+        "3",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main([*command, "--set", "model.hidden=16"]) == 0
+    with dgl_gt.load(tmp_path / "shards") as sg:
+        answer = predict(load_model(tmp_path / "run"), sg)
+        assert answer is not None and len(answer.probability) == 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"score": "mean"}, "score"),
+        ({"attention_dropout": 0.2}, "attention_dropout"),
+        ({"norm": "batch"}, "norm"),
+        ({"input": "mlp"}, "input"),
+        ({"encodings": "hops,degree"}, "hops,degree"),
+        ({"normalize_features": True}, "normalize_features"),
+        ({"node_embedding": 3}, "node_embedding"),
+    ],
+)
+def test_what_hop_tokens_do_not_go_with(tmp_path, changes, named):
+    partition(typed_graph(), 1, tmp_path / "shards", encode="hops=1,degree")
+    with dgl_gt.load(tmp_path / "shards") as sg, pytest.raises(InputError, match=named):
+        train(sg, TrainConfig().changed(**{"encodings": "hops"} | changes))
+
+
+def test_shards_without_tokens_are_refused(tmp_path):
+    partition(typed_graph(), 1, tmp_path / "shards")
+    with dgl_gt.load(tmp_path / "shards") as sg, pytest.raises(InputError, match="--encode hops"):
+        train(sg, TrainConfig().changed(encodings="hops"))
 
 
 def test_strategies_that_typed_graphs_do_not_have(tmp_path):

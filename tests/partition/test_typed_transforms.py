@@ -87,11 +87,9 @@ def test_self_loops_are_added_within_a_type():
         load_graph(graph_of({RATES: ([0], [3])}), self_loops=True)
 
 
-@pytest.mark.parametrize(
-    "options", [{"undirected": True, "reverse_kind": True}, {"expander": 2}, {"virtual_nodes": 1}, {"encode": "hops=1"}]
-)
+@pytest.mark.parametrize("options", [{"undirected": True, "reverse_kind": True}, {"expander": 2}, {"virtual_nodes": 1}])
 def test_what_typed_graphs_do_not_have(options, tmp_path):
-    with pytest.raises(InputError, match=[*options][-1] if "encode" not in options else "hops"):
+    with pytest.raises(InputError, match=[*options][-1]):
         partition(graph_of({RATES: ([0], [3])}), 2, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
