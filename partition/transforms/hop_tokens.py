@@ -1,4 +1,4 @@
-"""Hop tokens of a typed graph: what a node's surroundings hold, by relation and hop (after RpHGNN, arXiv:2310.14481)."""
+"""Hop tokens of a typed graph: what lies at the end of each sequence of relations (after RpHGNN, arXiv:2310.14481)."""
 
 from __future__ import annotations
 
@@ -14,67 +14,66 @@ from dgl_gt.partition.schema import Relation, Schema
 from dgl_gt.partition.system.mapped_arrays import release_pages
 
 WIDTH = 64  # of a token where none is given
+MAX_TOKENS = 1024  # of a node
 _CHUNK_ROWS = 1 << 14
 
 
-def relations_into(schema: Schema, node_type: str) -> list[Relation]:
-    """The relations whose edges end in a node type, in the order of their tokens."""
-    return [each for each in schema.edges if each.destination == node_type]
-
-
 def token_counts(schema: Schema, hops: int) -> dict[str, int]:
-    """How many tokens the nodes of each type have."""
-    return {name: 1 + hops * len(relations_into(schema, name)) for name in schema.nodes}
+    """How many tokens the nodes of each type have: the sequences of up to ``hops`` relations that end in the type.
+
+    ``InputError`` if they are too many.
+    """
+    total = latest = dict.fromkeys(schema.nodes, 1)
+    for hop in range(hops):
+        latest = {
+            name: sum(latest[each.source] for each in schema.edges if each.destination == name) for name in schema.nodes
+        }
+        total = {name: total[name] + latest[name] for name in schema.nodes}
+        name = max(total, key=lambda each: total[each])
+        if total[name] > MAX_TOKENS:
+            raise InputError(
+                f"hops is {hops}, and {total[name]:,} sequences of up to {hop + 1} relations end in {name!r}; at most "
+                f"{MAX_TOKENS:,} may: take fewer hops in encode (--encode)"
+            )
+    return total
 
 
 def hop_tokens(graph: Graph, hops: int, width: int, seed: int) -> dict[str, np.ndarray]:
     """The tokens of the nodes of each type, float32 (nodes, tokens * width).
 
-    The first token of a node is its state before the first hop. Then each hop adds one token for each relation into
-    the node's type: the mean of the states of the sources of its in-edges (the paper's local and global collection;
-    parallel edges count as often, and a node without in-edges has zeros). A node's state after a hop is the mean of
-    these tokens, each multiplied by a random matrix of its own and scaled to length 1, divided by its length (its
-    squashing). So the tokens of hop k hold what lies at the end of every sequence of k relations into the type, and
-    their number grows with the hops, not with the sequences.
+    The first token of a node is its own: ``feat``, scaled to length 1 and multiplied by a random matrix if it is wider than
+    ``width``, with zeros on the right if it is narrower. Nodes of a type without features have random rows, as if each
+    had a column of its own. Random numbers are normally distributed with variance 1 / width, which preserves inner
+    products on average. Then each sequence of 1 to ``hops`` relations that ends in the node's type has a token: the
+    mean over the in-edges of its last relation of what their sources have of the sequence before it. Parallel edges
+    count as often, and a node without in-edges has zeros.
 
-    Before the first hop, the state is ``feat``, scaled to length 1 and multiplied by a random matrix if it is wider than
-    ``width``, with zeros on the right if it is narrower. Nodes of a type without features have random rows, as if each had a
-    column of its own. Random matrices are normally distributed with variance 1 / width, which preserves inner products on
-    average.
+    RpHGNN adds up the sequences after each hop, by further random matrices. Here they stay apart, which loses nothing, and
+    their number is bounded in place of it.
     """
     schema, streams = graph.schema, np.random.SeedSequence(seed)
     assert schema is not None
-    counts = token_counts(schema, hops)
+    counts, means = token_counts(schema, hops), _means(graph)
     tokens = {name: np.zeros((nodes, counts[name], width), np.float32) for name, nodes in schema.nodes.items()}
     for name, stream in zip(schema.nodes, streams.spawn(len(schema.nodes))):
-        _fill_first(
-            tokens[name][:, 0],
-            graph.node_data.get(f"{name}/feat"),
-            np.random.default_rng(stream),
-            f"{graph.name}: {name}",
-        )
-    states = {name: each[:, 0] for name, each in tokens.items()}
-    means = _means(graph) if hops else {}
-    for hop in range(hops):
-        following = {name: np.zeros((nodes, width), np.float32) for name, nodes in schema.nodes.items()}
-        for (relation, mean), stream in zip(means.items(), streams.spawn(len(means))):
-            place = 1 + hop * len(relations_into(schema, relation.destination))
-            place += relations_into(schema, relation.destination).index(relation)
-            squash = _random_matrix(np.random.default_rng(stream), width, width)
-            source, into = np.ascontiguousarray(states[relation.source]), following[relation.destination]
-            for rows in _chunks(len(into)):
-                of_rows = mean[rows] @ source
-                tokens[relation.destination][rows, place] = of_rows
-                into[rows] += _of_length_one(of_rows @ squash)
-        for each in following.values():
-            for rows in _chunks(len(each)):
-                each[rows] = _of_length_one(each[rows])
-        states = following
+        feat = graph.node_data.get(f"{name}/feat")
+        _fill_first(tokens[name][:, 0], feat, np.random.default_rng(stream), f"{graph.name}: {name}")
+    latest = {name: range(1) for name in schema.nodes}  # places of the tokens of the hop before
+    for _ in range(hops):
+        following = {name: places.stop for name, places in latest.items()}
+        for relation, mean in means.items():
+            into = tokens[relation.destination]
+            for place in latest[relation.source]:
+                source = np.ascontiguousarray(tokens[relation.source][:, place])
+                for rows in _chunks(len(into)):
+                    into[rows, following[relation.destination]] = mean[rows] @ source
+                following[relation.destination] += 1
+        latest = {name: range(places.stop, following[name]) for name, places in latest.items()}
     return {name: each.reshape(len(each), counts[name] * width) for name, each in tokens.items()}
 
 
 def _fill_first(state: np.ndarray, feat: np.ndarray | None, rng: np.random.Generator, what: str) -> None:
-    """Write the states before the first hop, (nodes, width)."""
+    """Write the first tokens, (nodes, width)."""
     width = state.shape[1]
     feat = None if feat is None else feat.reshape(len(feat), -1)
     columns = 0 if feat is None else feat.shape[1]

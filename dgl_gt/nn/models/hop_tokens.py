@@ -78,7 +78,8 @@ class HopTokenTransformer(nn.Module):
         self.input_dropout, self.dropout = FeatureDropout(config.input_dropout), FeatureDropout(config.dropout)
         tokens = [width // token_width for width in in_dim.values()]
         self.tokens = nn.ModuleList(
-            _Projections(count, token_width, hidden) if count else nn.Identity() for count in tokens
+            _Projections(count, token_width, hidden, NORM_MODULES[config.norm]) if count else nn.Identity()
+            for count in tokens
         )
         self.activation = make_activation(config.activation)
         self.layers = nn.ModuleList(_TokenLayer(config) for _ in range(layers))
@@ -142,18 +143,19 @@ class HopTokenTransformer(nn.Module):
 
 
 class _Projections(nn.Module):
-    """A linear map for each token; weights are (tokens, in, out), with the initial values of ``nn.Linear``."""
+    """A linear map for each token, then a norm; weights are (tokens, in, out), with the initial values of ``nn.Linear``."""
 
-    def __init__(self, tokens: int, in_size: int, out_size: int):
+    def __init__(self, tokens: int, in_size: int, out_size: int, norm: type[nn.Module]):
         super().__init__()
         bound = 1 / math.sqrt(in_size)
         self.weight = nn.Parameter(torch.empty(tokens, in_size, out_size).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(tokens, 1, out_size).uniform_(-bound, bound))
+        self.norm = norm(out_size)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map tokens side by side, (nodes, tokens * in), to (nodes, tokens, out)."""
         tokens = rows.unflatten(1, self.weight.shape[:2]).transpose(0, 1)
-        return torch.baddbmm(self.bias.to(rows.dtype), tokens, self.weight.to(rows.dtype)).transpose(0, 1)
+        return self.norm(torch.baddbmm(self.bias.to(rows.dtype), tokens, self.weight.to(rows.dtype)).transpose(0, 1))
 
 
 class _TokenLayer(nn.Module):

@@ -11,7 +11,7 @@ from dgl_gt.partition.relations import relations_of
 from dgl_gt.partition.transforms import hop_tokens as module
 from dgl_gt.partition.transforms.hop_tokens import hop_tokens, token_counts
 
-TOKENS = {"paper": 1 + 3 * 2, "author": 1 + 3 * 2, "subject": 1 + 3}  # of three hops
+TOKENS = {"paper": 1 + 2 + 4 + 7, "author": 1 + 2 + 3 + 6, "subject": 1 + 1 + 2 + 4}  # of three hops
 
 
 def unit(rows):
@@ -36,15 +36,16 @@ def dense_tokens(graph, hops, width, seed):
         else:
             state[name] = np.pad(unit(feat.astype(float)), ((0, 0), (0, width - feat.shape[1])))
     tokens = {name: [rows] for name, rows in state.items()}
+    latest = {name: [rows] for name, rows in state.items()}
     for _ in range(hops):
-        squashed = {name: np.zeros((nodes, width)) for name, nodes in schema.nodes.items()}
-        for (relation, edges), stream in zip(relations_of(graph).items(), streams.spawn(len(schema.edges))):
+        following = {name: [] for name in schema.nodes}
+        for relation, edges in relations_of(graph).items():
             adjacency = np.zeros((schema.nodes[relation.destination], schema.nodes[relation.source]))
             np.add.at(adjacency, (edges.dst, edges.src), 1)
-            mean = adjacency / np.maximum(adjacency.sum(1, keepdims=True), 1) @ state[relation.source]
-            tokens[relation.destination].append(mean)
-            squashed[relation.destination] += unit(mean @ matrix(stream, width))
-        state = {name: unit(rows) for name, rows in squashed.items()}
+            mean = adjacency / np.maximum(adjacency.sum(1, keepdims=True), 1)
+            following[relation.destination] += [mean @ each for each in latest[relation.source]]
+        latest = following
+        tokens = {name: each + latest[name] for name, each in tokens.items()}
     return {name: np.concatenate(each, 1) for name, each in tokens.items()}
 
 
@@ -97,11 +98,13 @@ def test_a_width_is_assumed_and_sizes_are_foretold(tmp_path, capfd):
     asked = ["partition", str(tmp_path / "g.npz"), "--parts", "2", "--encode", "hops=2,degree"]
     assert main([*asked, "--dry-run"]) == 0
     assert main([*asked, "--out", str(tmp_path / "out")]) == 0
-    assert f"hops ({64 * (5 + 5 + 3)} columns)" in capfd.readouterr().out
+    assert f"hops ({64 * (7 + 6 + 4):,} columns)" in capfd.readouterr().out
 
 
 def test_bad_input(tmp_path, capfd):
     graph = typed_graph()
+    with pytest.raises(InputError, match="hops is 32, .* 10 relations end in 'paper'"):
+        partition(graph, 1, tmp_path / "out", encode="hops=32")
     for hops in ("33", "0", "2x0"):
         with pytest.raises(InputError, match=f"hops={hops}"):
             encode(graph, f"hops={hops}")
@@ -128,4 +131,4 @@ def test_more_than_fits_into_memory(monkeypatch):
 
     monkeypatch.setattr(encode_module, "check_fits_memory", refuse)
     with pytest.raises(InputError, match="columns of encodings"):
-        encode(typed_graph(), "hops=32x4096")
+        encode(typed_graph(), "hops=8x4096")
