@@ -29,8 +29,8 @@ class HopTokenTransformer(nn.Module):
     """Transformer over the hop tokens of each node of a typed graph, after RpHGNN (arXiv:2310.14481).
 
     The tokens were made before the graph was cut (``dgl-gt partition --encode hops=K``), so ranks exchange no rows. Each
-    token of a node type has a projection of its own. Then layers of attention among the tokens of a node, with a
-    feed-forward network, and a network of the type that reads all of them side by side.
+    token of a node type has a projection of its own. Then come layers of attention among the tokens of a node, with a
+    feed-forward network, and the mean over the tokens.
 
     Parameters
     ----------
@@ -75,7 +75,8 @@ class HopTokenTransformer(nn.Module):
                 raise InputError(f"in_dim[{name!r}] is {width}; it must be a multiple of token_width ({token_width})")
         self.relations = tuple(as_relation(each) for each in relations)
         self.in_dim, self.out_dim, self.token_width = dict(in_dim), out, token_width
-        self.input_dropout, self.dropout = FeatureDropout(config.input_dropout), FeatureDropout(config.dropout)
+        self.input_dropout = FeatureDropout(config.input_dropout)
+        self.dropout = FeatureDropout(config.dropout)
         tokens = [width // token_width for width in in_dim.values()]
         self.tokens = nn.ModuleList(
             _Projections(count, token_width, hidden, NORM_MODULES[config.norm]) if count else nn.Identity()
@@ -84,7 +85,6 @@ class HopTokenTransformer(nn.Module):
         self.activation = make_activation(config.activation)
         self.layers = nn.ModuleList(_TokenLayer(config) for _ in range(layers))
         self.output_norm = NORM_MODULES[config.norm](hidden) if config.norm_first else nn.Identity()
-        self.joined = nn.ModuleList(nn.Linear(count * hidden, hidden) if count else nn.Identity() for count in tokens)
         self.output = make_output(config.output, hidden, out, config.activation)
 
     def forward(self, graph, feat: Mapping[str, Tensor]) -> Tensor:
@@ -128,11 +128,10 @@ class HopTokenTransformer(nn.Module):
         nodes, count, width = h.shape
         token_ids = ids.unsqueeze(1) * count + torch.arange(count, device=ids.device)
         of_tokens = SeededView(RowIds(token_ids.flatten()), seeds)
-        h = h.flatten(0, 1)
+        h = self.dropout(h.flatten(0, 1), of_tokens)
         for layer in self.layers:
             h = layer(h, count, of_tokens)
-        h = self.output_norm(h).reshape(nodes, count * width)
-        return self.dropout(self.activation(self.joined[number](h)), of_nodes)
+        return self.output_norm(h).view(nodes, count, width).mean(1)
 
     @property
     def dgl_gt_traits(self) -> ModelTraits:
