@@ -85,7 +85,7 @@ class HeteroGraphTransformer(nn.Module):
         Parameters
         ----------
         graph : ShardedGraph, DGLGraph, HeteroData, or what :func:`dgl_gt.typed_graph` returns
-        feat : dict of str to Tensor, (nodes, features)
+        feat : dict of str to Tensor, (N, F)
             By node type, the features of its nodes, on a ``ShardedGraph`` of its owned nodes, see ``sg.nodes[name].data``.
 
         Returns
