@@ -62,7 +62,8 @@ def sparse_attention(
         for this head: it gives nothing to any result or gradient, even where its keys or values are NaN.
     bias_of_kind : tuple of torch.Tensor (K, H) and torch.Tensor (E,), optional
         In place of `bias`: a table with a row for each kind of edge, and the kind of each edge, uint8, int32 or int64,
-        in order of edge id. The kernels read the table by index, and its gradient stores nothing of size E x H.
+        in order of edge id. The kernels read the table by index. Its gradient stores nothing of size E x H on the CPU; on
+        a GPU it does.
     edge : tuple of torch.Tensor (E, F) and torch.Tensor (N_dst, H, F), optional
         Features x of edges, in order of edge id, and ``q_edge``, both in the dtype of `q`; only for dot products. Then
         ``s_e = scale * (q_i . k_j + q_edge_i . x_e) + bias_e``, and a second result is ``out_edge_i = sum_e
