@@ -190,7 +190,8 @@ def _train_rank(args, config, profile: Profile | None):
     from dgl_gt.comm.group import Comm
     from dgl_gt.plan.planned_step import check_memory
     from dgl_gt.train import summary
-    from dgl_gt.train.inputs import describe_assumed_meanings, describe_unused_data
+    from dgl_gt.train.edge_inputs import describe_assumed_meanings
+    from dgl_gt.train.inputs import describe_unused_data
     from dgl_gt.train.model import check_settings, with_earlier_precision, with_measured_precision
     from dgl_gt.train.run import train, train_and_save
 

@@ -18,7 +18,6 @@ from dgl_gt.partition.schema import Schema
 from dgl_gt.torch_internals import is_inside_ddp
 
 from .halo import Halo, deep_views
-from .relations import numbers_of
 from .shard import Shard, pull
 from .view import View
 
@@ -158,8 +157,7 @@ class ShardedGraph:
 
     def edge_rows(self, relation) -> Tensor:
         """Return the rows of ``edata`` that a relation's edges have, int64, ascending."""
-        schema = self._view.checked_schema
-        return torch.nonzero(numbers_of(schema.edge_ptr, self.edge_ids) == schema.relation(relation))[:, 0]
+        return self._view.edges_by_relation.group(self._view.checked_schema.relation(relation))
 
     @property
     def nodes(self) -> OfTypes:

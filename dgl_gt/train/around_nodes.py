@@ -74,13 +74,16 @@ class EmbeddedModel(AroundNodes):
 
 
 class PairModel(AroundNodes):
-    """Any model that gives rows of nodes, (N_owned, C), and a :class:`PairScorer`: results of pairs of nodes."""
+    """Any model that gives rows of nodes, (N_owned, C), and a :class:`PairScorer`: results of pairs of nodes.
 
-    def __init__(self, nodes: nn.Module, scorer: PairScorer):
+    Of a typed graph, ``relation`` is that of the edges which the pairs are.
+    """
+
+    def __init__(self, nodes: nn.Module, scorer: PairScorer, relation: str = ""):
         super().__init__(nodes)
-        self.scorer = scorer
+        self.scorer, self.relation = scorer, relation
 
-    def forward(self, graph: ShardedGraph, feat: Tensor, *, pairs: Pairs | None = None, **edges: Tensor) -> Tensor:
+    def forward(self, graph: ShardedGraph, feat: Tensor, *, pairs: Pairs | None = None, **edges: Any) -> Tensor:
         """Return the results of pairs, (n, out); without pairs the rows of the owned nodes, (N_owned, C)."""
         own = self.nodes(graph, feat, **edges)
         if tuple(own.shape) != (graph.num_nodes(), self.scorer.width):
@@ -90,8 +93,12 @@ class PairModel(AroundNodes):
             )
         if pairs is None:
             return own
-        rows, edge_feat = pairs.rows(own), edges.get("edge_feat")
-        edge_feat = None if pairs.edges is None or edge_feat is None else edge_feat[pairs.edges]
+        rows, edge_feat, numbers = pairs.rows(own), edges.get("edge_feat"), pairs.edges
+        if isinstance(edge_feat, dict):
+            edge_feat = edge_feat.get(self.relation)
+            if edge_feat is not None and numbers is not None:
+                numbers = torch.searchsorted(graph.edge_rows(self.relation), numbers)
+        edge_feat = None if numbers is None or edge_feat is None else edge_feat[numbers]
         if torch.is_grad_enabled():
             return self.scores(rows, pairs.source, pairs.destination, edge_feat, pairs.both_ways)
         pieces = zip(

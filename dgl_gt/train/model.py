@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,7 @@ def build_model(
     out_dim: int,
     factory: ModelFactory | None = None,
     nodes_of: ShardedGraph | int = 1,
-    **edge_widths: int,
+    **edge_widths: Any,
 ) -> nn.Module:
     """The model of a config, or of a factory, on the CPU; ``edge_widths`` are its ``edge_feats`` and ``edge_kinds``.
 
@@ -112,7 +112,9 @@ def build_model(
         model = EmbeddedModel(model, nodes_of, task.node_embedding)
     if task.pair_scorer:
         edge_feats = 0 if task.reads_links else edge_widths.get("edge_feats", 0)  # pairs that are no edges have none
-        model = PairModel(model, PairScorer(task.pair_scorer, width, out_dim, edge_feats))
+        if isinstance(edge_feats, Mapping):
+            edge_feats = edge_feats.get(task.relation, 0)
+        model = PairModel(model, PairScorer(task.pair_scorer, width, out_dim, edge_feats), task.relation)
     model.dgl_gt_task = task  # for predictions
     if config.activation_checkpoint not in checkpoint_modes(model):
         raise InputError(

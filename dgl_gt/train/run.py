@@ -17,8 +17,8 @@ from dgl_gt.partition.figures.strategies import AUTO, CHOICES, strategy_of
 from dgl_gt.run_files.run_record import PlanOfRun, RunRecord
 
 from .config import TrainConfig, policy_of
+from .edge_inputs import with_stated_meanings
 from .initial_weights import start_from
-from .inputs import with_stated_meanings
 from .loop import fit
 from .model import ModelFactory, build_model, share_weights, with_earlier_precision, with_measured_precision
 from .run_state import TrainResult

@@ -17,9 +17,13 @@ from dgl_gt.plan.tracing import record_trace
 from dgl_gt.plan.watch import step_peak_bytes
 
 PARTS, HIDDEN = 2, 32
+OF_EDGES = ("edges", {"edge_feats": {"author,writes,paper": 1}, "edge_kinds": {"paper,cites,paper": 1}})
 WAYS = [
     *(("edge", "halo_h", 1, score, mode) for score in ("dot", "hgt", "mean") for mode in ACTIVATION_CHECKPOINTS),
     ("edge", "halo_h", 2, "dot", "none"),
+    ("edge", "halo_h", 1, OF_EDGES[0], "none"),
+    ("edge", "halo_h", 1, OF_EDGES[0], "full"),
+    ("vertex", "mirror", 1, OF_EDGES[0], "none"),
     ("vertex", "mirror", 1, "dot", "none"),
     ("vertex", "mirror", 1, "mean", "full"),
 ]
@@ -30,14 +34,20 @@ class Step:
 
     def __init__(self, sg, score, mode):
         self.feat = {name: sg.nodes[name].data["feat"] for name in sg.ntypes if "feat" in sg.nodes[name].data}
+        self.edges = {}
         widths = {name: self.feat[name].shape[1] if name in self.feat else 0 for name in sg.ntypes}
-        network = HeteroGraphTransformer(widths, HIDDEN, 3, 2, 4, relations=sg.canonical_etypes, score=score)
+        of_edges = OF_EDGES[1] | {"edge_role": "key_value"} if score == OF_EDGES[0] else {"score": score}
+        network = HeteroGraphTransformer(widths, HIDDEN, 3, 2, 4, relations=sg.canonical_etypes, **of_edges)
+        if score == OF_EDGES[0]:
+            weight = sg.edges["writes"].data["weight"].unsqueeze(1)
+            kinds = sg.edges["cites"].data["kind"].int().unsqueeze(1)
+            self.edges = {"edge_feat": {"author,writes,paper": weight}, "edge_kind": {"paper,cites,paper": kinds}}
         self.sg, self.network = sg, apply_activation_checkpoint(network, mode)
         self.optimizer = torch.optim.AdamW(network.parameters())
 
     def __call__(self):
         self.optimizer.zero_grad()
-        logits = self.network(self.sg, self.feat)[self.sg.rows("paper")]
+        logits = self.network(self.sg, self.feat, **self.edges)[self.sg.rows("paper")]
         label = self.sg.nodes["paper"].data["label"]
         torch.nn.functional.cross_entropy(logits, label, reduction="sum").backward()
         self.sg.comm.sum_gradients(self.network.parameters())

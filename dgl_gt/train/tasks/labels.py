@@ -18,11 +18,12 @@ from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.units import format_count
 
 from ..config import TrainConfig
-from ..inputs import ModelInputs, edge_pairs, learned_type, read_inputs, required
+from ..inputs import ModelInputs, edge_pairs, read_inputs
 from ..label_rows import LabelledRows, at_least_float32
 from ..metric_kinds import MetricKind
 from ..metrics import read_metric
 from ..model import logits_of
+from ..required_data import learned_type, required
 from ..task import Batch
 from ..task_config import LabelTaskConfig
 from ..task_settings import TaskConfig
@@ -343,23 +344,23 @@ class OnEdges(LabelTask):
 
     @classmethod
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
-        """Predict for every edge between the user's nodes, in the order of edge ids; those that were added come last."""
-        graph, pairs = inputs.graph, edge_pairs(inputs.graph)
+        """Predict for every edge between the user's nodes, in the order of edge ids; those that were added come last.
+
+        Of a typed graph, for the edges of the relation that was learned.
+        """
+        graph, of_model, chosen = inputs.graph, cast(Any, model), None
+        if graph.schema is not None:
+            chosen = graph.edge_rows(learned_type(graph, of_model.dgl_gt_task.relation, of_edges=True))
+        pairs = edge_pairs(graph, chosen)
         held, out = graph.pull(graph.node_ids), logits_of(model, replace(inputs, pairs=pairs))
-        columns = graph.edge_ids, held[pairs.source], held[pairs.destination], at_least_float32(out)
+        columns = graph.edge_ids[pairs.edges], held[pairs.source], held[pairs.destination], at_least_float32(out)
         gathered = [graph.comm.gather_rows(each, to=0) for each in columns]
         if gathered[0] is None:
             return None
         ids, source, destination, out = (torch.cat(each).cpu() for each in gathered)
         order = ids.argsort()
         order = order[torch.maximum(source, destination)[order] < user_node_count(graph.manifest)]
-        learned, of_model = getattr(model, "dgl_gt_learned", {}), cast(Any, model)
-        if graph.schema is not None:
-            of_relation = graph.schema.rows_of(
-                "edge", f"{learned_type(graph, of_model.dgl_gt_task.relation, of_edges=True)}/"
-            )
-            order = order[of_relation]
-        found = cls.predictions(out[order], learned)
+        found = cls.predictions(out[order], getattr(model, "dgl_gt_learned", {}))
         return cls.answers(source[order].numpy(), destination[order].numpy(), *found)
 
 
