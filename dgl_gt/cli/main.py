@@ -106,12 +106,12 @@ def _predict(args):
 def _predict_rank(args):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
     from dgl_gt.comm.group import Comm
-    from dgl_gt.partition.shards.counts import user_node_count
     from dgl_gt.partition.shards.files import read_node_names
     from dgl_gt.partition.shards.manifest import read_manifest
     from dgl_gt.partition.sources.pairs import read_pairs
     from dgl_gt.train.model import find_factory
-    from dgl_gt.train.predictions import ORDERS, embed, predict, rows_of, score_pairs, write_predictions
+    from dgl_gt.train.predictions import ORDERS, embed, names_of, predict, rows_of, score_pairs, write_predictions
+    from dgl_gt.train.required_data import nodes_of_links
     from dgl_gt.train.saved_model import load_model
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
@@ -120,7 +120,7 @@ def _predict_rank(args):
         pairs = None
         if args.pairs:
             manifest = read_manifest(args.directory)
-            pairs = read_pairs(args.pairs, node_names, user_node_count(manifest), manifest["source"])
+            pairs = read_pairs(args.pairs, node_names, nodes_of_links(manifest), manifest["source"])
     if args.top is not None:
         if not model.dgl_gt_task.reads_links:
             raise InputError(
@@ -131,7 +131,8 @@ def _predict_rank(args):
     answer = score_pairs(model, sg, pairs) if args.pairs else (embed if args.embeddings else predict)(model, sg)
     if answer is None:  # all ranks but rank 0
         return None
-    write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
+    names = names_of(answer, model, sg, node_names)
+    write_predictions(args.out, answer, node_names=names, class_names=model.class_names, force=args.force)
     counts = {f"{rows_of(answer)}s": len(answer[0])}
     if "probability" in answer._fields:
         counts["classes"] = answer.probability.shape[1]

@@ -6,6 +6,7 @@ import torch
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.counts import read_schema, user_node_count
 
 
 def required(sg: ShardedGraph, key: str, *, of_edges: bool = False, of_type: str = "") -> torch.Tensor:
@@ -47,6 +48,24 @@ def learned_type(sg: ShardedGraph, name: str, *, of_edges: bool = False, key: st
             f"{option} that is learned (--{option})"
         )
     return having[0]
+
+
+def nodes_at_ends(manifest: dict, relation) -> tuple[range, range]:
+    """The user's numbers, among nodes of all types, of the sources and of the destinations that a relation can have.
+
+    Of a graph of one type they are all nodes, and so without a relation.
+    """
+    schema = read_schema(manifest)
+    if schema is None or not relation:
+        return (range(user_node_count(manifest)),) * 2
+    source, _, destination = schema.relations[schema.relation(relation)]
+    ends = [schema.rows_of("node", f"{each}/") for each in (source, destination)]
+    return range(ends[0].start, ends[0].stop), range(ends[1].start, ends[1].stop)
+
+
+def nodes_of_links(manifest: dict) -> tuple[range, range]:
+    """The user's numbers of the nodes that links can have as source, and as destination: all, or those of their types."""
+    return nodes_at_ends(manifest, (manifest["links"] or {}).get("relation"))
 
 
 def _required(sg: ShardedGraph, key: str, data: dict[str, torch.Tensor], of_edges: bool) -> torch.Tensor:

@@ -23,7 +23,7 @@ from ..label_rows import LabelledRows, at_least_float32
 from ..metric_kinds import MetricKind
 from ..metrics import read_metric
 from ..model import logits_of
-from ..required_data import learned_type, required
+from ..required_data import learned_type, nodes_at_ends, required
 from ..task import Batch
 from ..task_config import LabelTaskConfig
 from ..task_settings import TaskConfig
@@ -346,12 +346,11 @@ class OnEdges(LabelTask):
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
         """Predict for every edge between the user's nodes, in the order of edge ids; those that were added come last.
 
-        Of a typed graph, for the edges of the relation that was learned.
+        Of a typed graph, for the edges of the relation that was learned; nodes are numbered within their type.
         """
-        graph, of_model, chosen = inputs.graph, cast(Any, model), None
-        if graph.schema is not None:
-            chosen = graph.edge_rows(learned_type(graph, of_model.dgl_gt_task.relation, of_edges=True))
-        pairs = edge_pairs(graph, chosen)
+        graph, of_model = inputs.graph, cast(Any, model)
+        relation = learned_type(graph, of_model.dgl_gt_task.relation, of_edges=True)
+        pairs = edge_pairs(graph, graph.edge_rows(relation) if relation else None)
         held, out = graph.pull(graph.node_ids), logits_of(model, replace(inputs, pairs=pairs))
         columns = graph.edge_ids[pairs.edges], held[pairs.source], held[pairs.destination], at_least_float32(out)
         gathered = [graph.comm.gather_rows(each, to=0) for each in columns]
@@ -361,7 +360,9 @@ class OnEdges(LabelTask):
         order = ids.argsort()
         order = order[torch.maximum(source, destination)[order] < user_node_count(graph.manifest)]
         found = cls.predictions(out[order], getattr(model, "dgl_gt_learned", {}))
-        return cls.answers(source[order].numpy(), destination[order].numpy(), *found)
+        of_type = [each.start for each in nodes_at_ends(graph.manifest, relation)]
+        ends = [each[order].numpy() - start for each, start in zip((source, destination), of_type)]
+        return cls.answers(*ends, *found)
 
 
 def _settings(config: TrainConfig) -> LabelTaskConfig:
