@@ -351,10 +351,8 @@ def numbers_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: 
     else:
         found, lacks = ids.astype(np.int64), (ids < 0) | (ids >= num_nodes)
     if lacks.any():
-        raise InputError(
-            f"{what} names node {ids[lacks][0]}, which {source} lacks; its nodes are numbered from 0 to {num_nodes - 1}, "
-            "unless the source names them"
-        )
+        has = f"numbered from 0 to {num_nodes - 1}" if names is None else f"named, the first one {names[0]}"
+        raise InputError(f"{what} names node {ids[lacks][0]}, which {source} lacks; its nodes are {has}")
     return found
 
 

@@ -93,4 +93,4 @@ def test_a_pair_of_another_type_is_named(shards, capfd):
         str(out),
     ]
     assert main(command) == 2
-    assert "'u0'" in capfd.readouterr().err and not out.exists()
+    assert "names node u0," in capfd.readouterr().err and not out.exists()
