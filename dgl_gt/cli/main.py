@@ -32,6 +32,7 @@ _OFFLINE, _SMALL = "dgl_gt.partition.cli", "dgl_gt.cli.main"
 _HOMES = {  # the module of each verb, which is imported where the verb is asked for; --help imports them all
     **dict.fromkeys(("partition", "convert", "inspect", "import"), _OFFLINE),
     "export": "dgl_gt.cli.export",
+    "doctor": "dgl_gt.cli.doctor",
     "train": "dgl_gt.cli.train",
     **dict.fromkeys(("predict", "report", "calibrate"), _SMALL),
     "plan": "dgl_gt.cli.plan",
