@@ -109,9 +109,11 @@ class MetricsLog:
 
     def __init__(self, folder: Path | Url, for_tensorboard: bool = False):
         if for_tensorboard and isinstance(folder, Url):
-            raise InputError(f"--tensorboard needs a directory of this machine, and --out is {folder}; leave one out")
+            raise InputError(
+                f"tensorboard is True, and its files cannot be written to {folder}; leave it out (--tensorboard)"
+            )
         self._path, self._has_warned = folder / METRICS_FILE, False
-        self._content, self._next_put_s = b"", 0.0  # of the file at a URL
+        self._content, self._is_put, self._next_put_s = b"", True, 0.0  # of the file at a URL
         self._unwritten: list[dict] = []
         self._first_epoch: int | None = None
         self._tensorboard: Callable | None = _summary_writer() if for_tensorboard else None
@@ -129,13 +131,16 @@ class MetricsLog:
         with suppress(InputError), new_file(self._path, force=True) as file:
             file.write(self._content)
 
-    def add(self, numbers: EpochNumbers, is_there: bool) -> None:
-        """Write the numbers of one epoch; ``is_there`` says whether the directory is this run's by now."""
+    def add(self, numbers: EpochNumbers, is_there: bool, is_due: bool = False) -> None:
+        """Write the numbers of one epoch; ``is_there`` says whether the directory is this run's by now.
+
+        At a URL, ``is_due`` says that they must not wait: a run that goes on from a checkpoint needs the lines before it.
+        """
         self._unwritten.append(msgspec.to_builtins(numbers))
         if not is_there:
             return
         try:
-            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
+            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten), is_due)
             written, self._unwritten = self._unwritten, []
             self._add_scalars(written)
         except (OSError, InputError) as error:
@@ -144,12 +149,12 @@ class MetricsLog:
                 why = error if isinstance(error, InputError) else f"cannot write {self._path}: {error.strerror}"
                 print(f"dgl-gt: warning: {why}", file=sys.stderr)
 
-    def _append(self, lines: str) -> None:
+    def _append(self, lines: str, is_due: bool) -> None:
         """Append whole lines, or nothing."""
         if isinstance(self._path, Url):
-            content = self._content + lines.encode()
-            if time.monotonic() >= self._next_put_s:
-                self._put(content)
+            content, self._is_put = self._content + lines.encode(), False
+            if is_due or time.monotonic() >= self._next_put_s:
+                self._put(self._path, content)
             self._content = content
             return
         with self._path.open("ab", buffering=0) as file:
@@ -169,20 +174,17 @@ class MetricsLog:
             for name, value in _scalars_in(numbers):
                 self._scalars.add_scalar(name, value, numbers["epoch"])
 
-    def _put(self, content: bytes) -> None:
-        with new_file(self._path, force=True) as file:
-            file.write(content)
+    def _put(self, url: Url, content: bytes) -> None:
         self._next_put_s = time.monotonic() + _PUT_PAUSE_S
-
-    def flush(self) -> None:
-        """Write what a URL lacks."""
-        if self._content:
-            with suppress(InputError):
-                self._put(self._content)
+        with new_file(url, force=True) as file:
+            file.write(content)
+        self._is_put = True
 
     def close(self) -> None:
         """Write what a URL lacks, and what TensorBoard's writer still holds."""
-        self.flush()
+        if isinstance(self._path, Url) and not self._is_put:
+            with suppress(InputError):
+                self._put(self._path, self._content)
         if self._scalars:
             with suppress(OSError):
                 self._scalars.close()

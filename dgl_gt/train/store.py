@@ -141,12 +141,11 @@ class RunStore:
 
     def _resume(self, state: RunState) -> None:
         """Go on from the latest checkpoint that is whole; ``InputError`` if there is none of this run."""
-        comm = self._sg.comm
-        found: tuple[bytes, Path | Url] = b"", Path()
+        comm, found = self._sg.comm, (b"", "")
         with comm.raising_together():
             if self._directory:
                 found = _latest_checkpoint(self._directory.out)
-        content, path = _from_rank_0(found[0], comm), located(comm.broadcast_object(str(found[1])))
+        content, path = _from_rank_0(found[0], comm), located(comm.broadcast_object(found[1]))
         values, tensors = CHECKPOINT_FILE.unpack(content)
         try:
             check_identity(path, self._identity, values["identity"])
@@ -178,7 +177,7 @@ class RunStore:
             is_other_due = bool(stop) or is_due or bool(self._profiler and self._profiler.has_recorded)
             if is_model_due or (is_other_due and not self._directory.is_ours):
                 self._save_best(state)
-            self._log.add(numbers, self._directory.is_ours)
+            self._log.add(numbers, self._directory.is_ours, is_other_due)
         if self._profiler:
             self._profiler.write(self._directory, state.epoch, is_last)
         if is_last:
@@ -219,9 +218,7 @@ class RunStore:
         if not self._directory:
             return False
         epochs, seconds = self._config.checkpoints.interval
-        if epochs:
-            return epoch % epochs == 0
-        return time.monotonic() - self._checkpoint_s >= (seconds or math.inf)
+        return epoch % epochs == 0 if epochs else time.monotonic() - self._checkpoint_s >= (seconds or math.inf)
 
     def _write_checkpoint(self, state: RunState) -> Path | Url | None:
         """Write a checkpoint; every rank calls it, and rank 0 gets its path.
@@ -237,7 +234,6 @@ class RunStore:
                 raise InputError(f"{damaged} is not finite")
             values = state.values() | {"identity": self._identity, "ranks": self._sg.comm.world_size}
             with _writing():
-                self._log.flush()  # first: a run that goes on from here needs the lines so far
                 content = CHECKPOINT_FILE.pack(values, tensors)
                 return self._directory.write_checkpoint(state.epoch, content)
         except (InputError, OSError) as error:
@@ -360,14 +356,14 @@ def _beginning(out, resume: bool | str, started_by: str) -> str:
     return "resumed" if resume else "new"
 
 
-def _latest_checkpoint(folder: Path | Url) -> tuple[bytes, Path | Url]:
+def _latest_checkpoint(folder: Path | Url) -> tuple[bytes, str]:
     """The content of the latest whole checkpoint, and its path; damaged ones are named on stderr."""
     found = checkpoints_in(folder)
     for path in found:
         try:
             content = read_bytes(path)
             CHECKPOINT_FILE.unpack(content)
-            return content, path
+            return content, str(path)
         except InputError as error:
             text = str(error) if str(error).startswith(str(path)) else f"{path} {error}"
             print(f"dgl-gt: warning: {text}; looking for an earlier checkpoint", file=sys.stderr)

@@ -79,7 +79,10 @@ class Url(str):
     def is_file(self) -> bool:
         with access(self, "read") as (system, path):
             system.invalidate_cache()
-            return bool(system.isfile(path))
+            try:
+                return system.info(path)["type"] == "file"  # isfile would call whatever goes wrong a missing file
+            except FileNotFoundError:
+                return False
 
     def stat(self) -> SimpleNamespace:
         with access(self, "read") as (system, path):

@@ -310,28 +310,13 @@ def test_a_converted_graph_of_undirected_edges(tmp_path):
 # ---- addresses
 
 
-@pytest.fixture
-def bucket(monkeypatch):
-    """The address of a bucket of a server of S3 on the loopback, and the file system that writes to it."""
-    s3fs = pytest.importorskip("s3fs", reason="the driver of s3://")
-    server = pytest.importorskip("moto.server", reason="a server of S3").ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    system = s3fs.S3FileSystem(skip_instance_cache=True)
-    system.mkdir("graphs")
-    yield "s3://graphs", system
-    server.stop()
-
-
 def test_the_same_shards_from_a_bucket(tmp_path, random_edges, bucket):
     src, dst, weight = random_edges
     for number, rows in enumerate(np.array_split(np.arange(120), 3)):
         at = tmp_path / "edges" / f"kind={number % 2}" / f"{number}.parquet"
         write(at, src=IDS[src[rows]], dst=IDS[dst[rows]], weight=weight[rows])
     nodes = write(tmp_path / "nodes.csv", id=IDS, age=np.arange(40))
-    address, system = bucket
+    address, system, _ = bucket
     system.put(str(tmp_path / "edges"), f"{address}/edges", recursive=True)
     system.put(str(nodes), f"{address}/nodes.csv")
     here = partition(tmp_path / "edges", 2, tmp_path / "a", node_table=nodes)
