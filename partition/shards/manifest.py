@@ -31,7 +31,7 @@ SHARDS = Kind(
     "shards",
     MANIFEST,
     lambda manifest: manifest.get("format") == FORMAT,
-    rf"{re.escape(NODE_NAMES)}|{re.escape(LINKS)}|part\d+/({'|'.join(map(re.escape, PART_FILES))})",
+    rf"{re.escape(NODE_NAMES)}|{re.escape(ID_MAP)}|{re.escape(LINKS)}|part\d+/({'|'.join(map(re.escape, PART_FILES))})",
 )
 
 
