@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
@@ -58,7 +59,7 @@ def new_directory(out, kind: Kind, *, force: bool = False):
         yield temporary
         if isinstance(out, Url):
             check_target(out, kind, force=force)  # again, as another process may have written there
-            upload(temporary, out, kind.record)
+            _upload(temporary, out, kind)
             return
         _flush(temporary)
         _put(temporary, out, kind, force)
@@ -71,6 +72,16 @@ def new_directory(out, kind: Kind, *, force: bool = False):
         shutil.rmtree(temporary, ignore_errors=True)  # the replaced directory, or what an error left
     with suppress(OSError):  # the output is in place and complete; only a power failure could undo that
         _flush_folder(out.parent)
+
+
+def _upload(folder: Path, url: Url, kind: Kind) -> None:
+    """Upload a complete directory; if that fails, for example as credentials have expired, it stays in the cache."""
+    try:
+        upload(folder, url, kind.record)
+    except InputError as error:
+        kept = folder.parent / f"{url.name}-{secrets.token_hex(3)}"
+        folder.rename(kept)
+        raise InputError(f"{error}. Its files are in {kept}") from error
 
 
 def _cannot_fill(temporary: Path, out: Path | Url, error: OSError) -> Exception:

@@ -13,6 +13,7 @@ import io
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -146,22 +147,30 @@ def names_at(url: Url) -> list[str]:
         return sorted(name[len(root) :].lstrip("/") for name in system.find(path))
 
 
-def put(local: Path, url: str) -> None:
-    """Upload a file; it is there whole, or not at all, since object stores show an object when it is complete."""
-    with access(url, "write") as (system, path):
+def put(local: Path, place: Path | Url) -> None:
+    """Copy a file to a place; it is there whole, or not at all, since object stores show an object when it is complete."""
+    if isinstance(place, Path):
+        get(local, place)
+        return
+    with access(place, "write") as (system, path):
         system.put_file(os.fspath(local), path)
 
 
-def get(url: str, local: Path) -> None:
-    """Download a file, which appears when it is complete."""
-    local.parent.mkdir(parents=True, exist_ok=True)
+def get(place: Path | Url, local: Path) -> None:
+    """Copy a file from a place; it appears when it is complete."""
     temporary = local.parent / f".{local.name}.{secrets.token_hex(6)}"
     try:
-        with access(url, "read") as (system, path):
-            system.get_file(path, os.fspath(temporary))
+        local.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(place, Path):
+            shutil.copyfile(place, temporary)
+        else:
+            with access(place, "read") as (system, path):
+                system.get_file(path, os.fspath(temporary))
         temporary.replace(local)
     except OSError as error:
-        raise InputError(f"cannot write {local}: {error.strerror}; free space, or set DGL_GT_CACHE") from error
+        raise InputError(
+            f"cannot copy {place} to {local} ({error.strerror}); free space, or choose another disk (DGL_GT_CACHE is where the cache is)"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -113,12 +113,13 @@ def test_a_bucket_that_forbids_writing_or_is_not_there(bucket, capfd):
     refused(capfd, "inspect", f"{address}/a", names=[f"{address}/a", "PermissionError"])
 
 
-def test_an_upload_that_fails_half_way_leaves_nothing(bucket, monkeypatch, capfd):
+def test_an_upload_that_fails_half_way_leaves_nothing_there_and_the_files_here(bucket, monkeypatch, capfd):
     address, system, store = bucket
     store.is_forbidden = lambda method, path: method == "PUT" and "part1" in path
     refused(capfd, "partition", GRAPH, "--parts", 2, "--out", f"{address}/a", names=["part1/"])
     assert system.find(address) == []
-    assert not os.listdir(Path(os.environ["DGL_GT_CACHE"], "outgoing"))
+    (kept,) = Path(os.environ["DGL_GT_CACHE"], "outgoing").iterdir()
+    verify(kept, read_manifest(kept))
 
 
 def test_a_server_that_is_down_ends_with_words(bucket, monkeypatch, capfd):
@@ -216,9 +217,12 @@ def test_file_urls_are_paths(tmp_path, capfd):
 def test_put_and_get_of_one_file(tmp_path, bucket):
     address, system, _ = bucket
     (tmp_path / "a").write_bytes(b"\0" * 5000)
-    put(tmp_path / "a", f"{address}/x/y")
-    get(f"{address}/x/y", tmp_path / "inner" / "b")
+    put(tmp_path / "a", located(f"{address}/x/y"))
+    get(located(f"{address}/x/y"), tmp_path / "inner" / "b")
     assert (tmp_path / "inner" / "b").read_bytes() == b"\0" * 5000
     with pytest.raises(InputError, match="x/z"):
-        get(f"{address}/x/z", tmp_path / "inner" / "c")
+        get(located(f"{address}/x/z"), tmp_path / "inner" / "c")
+    put(tmp_path / "a", located(f"file://{tmp_path}/inner/b"))
+    with pytest.raises(InputError, match="no-file"):
+        get(tmp_path / "no-file", tmp_path / "inner" / "c")
     assert os.listdir(tmp_path / "inner") == ["b"]

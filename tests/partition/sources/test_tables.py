@@ -261,7 +261,9 @@ def test_signals_and_a_full_disk(tmp_path, monkeypatch):
 
 def test_a_text_file_of_named_ends_is_a_table(tmp_path):
     write(tmp_path / "e.csv", buyer=["a", "b"], seller=["b", "a"])
-    assert "node_ids.parquet" in partition(tmp_path / "e.csv", 1, tmp_path / "s", ends=["buyer", "seller"])["files"]
+    for _ in range(2):
+        made = partition(tmp_path / "e.csv", 1, tmp_path / "s", ends=["buyer", "seller"], force=True)
+        assert "node_ids.parquet" in made["files"]
 
 
 def test_convert_says_what_it_cannot_keep(tmp_path):
@@ -327,6 +329,11 @@ def test_the_same_shards_from_a_bucket(tmp_path, random_edges, bucket):
     np.savez(tmp_path / "g.npz", edge_index=np.stack([src, dst]))
     system.put(str(tmp_path / "g.npz"), f"{address}/g.npz")
     np.testing.assert_array_equal(load_graph(f"{address}/g.npz").edges(), [src, dst])
+    np.save(tmp_path / "age.npy", np.arange(40.0))
+    system.put(str(tmp_path / "age.npy"), f"{address}/age.npy")
+    with_ages = load_graph(f"{address}/g.npz", node_data=f"{address}/age.npy")
+    np.testing.assert_array_equal(with_ages.node_data["age"], np.arange(40.0))
+    refused(f"{address}/no.npy", source=f"{address}/g.npz", node_data=f"{address}/no.npy")
     refused(f"{address}/nothing", source=f"{address}/nothing/")
     refused("s3://no-such-bucket", source="s3://no-such-bucket/e/*.parquet")
     refused("s3://no-such-bucket", source="s3://no-such-bucket/g.npz")
