@@ -15,6 +15,7 @@ from dgl_gt.partition.errors import InputError, import_optional
 from dgl_gt.partition.figures.costs import machine_costs
 from dgl_gt.partition.figures.profile import MAX_RANKS
 from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_bytes
 
 from .options import (
@@ -244,6 +245,6 @@ def _add_report(commands) -> None:
 def _report(args) -> tuple[dict, str]:
     from dgl_gt.report.of_directory import kind_of
 
-    write, out = kind_of(args.directory).write, Path(args.out)
+    write, out = kind_of(args.directory).write, located(args.out)
     numbers = write(args.directory, args.out, force=args.force)
     return numbers, f"wrote {out} and {out.with_suffix('.json')}"

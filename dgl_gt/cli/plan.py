@@ -26,6 +26,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.plan.candidates import NothingFits, Plan, forecast_table, plot, text_of_plan
 from dgl_gt.plan.select import assumed_profile, forecast
@@ -241,7 +242,7 @@ def _costs(plans: dict) -> Costs:
 
 def _search(args, config: TrainConfig, profile: Profile):
     """Search for a policy on ranks, one for each part of the shards, and write it."""
-    out = Path(args.search_policy)
+    out = located(args.search_policy)
     if not is_policy_file(args.search_policy):
         raise InputError(f"--search-policy is {args.search_policy}; it must end in .yaml")
     if len(args.source) != 1:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from dgl_gt.nn.models import make_model
 from dgl_gt.nn.pair_scorer import PairScorer
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG
 
@@ -250,7 +250,7 @@ def with_earlier_precision(comm: Comm, config: TrainConfig, out) -> TrainConfig:
     found = "auto"
     if comm.rank == 0:
         with suppress(InputError):  # there may be no run yet
-            found = read_yaml(Path(out) / CONFIG).get("precision", found)
+            found = read_yaml(located(out) / CONFIG).get("precision", found)
     return config.changed(precision=comm.broadcast_object(found))
 
 
