@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from dgl_gt import __version__
 from dgl_gt.partition import console
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
@@ -21,7 +24,8 @@ def add_commands(commands) -> None:
     command.add_argument("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
     text = "number of ranks to start on this machine, one per part (default: the number of parts)"
     command.add_argument("--nproc", type=int, metavar="P", help=text)
-    command.add_argument("--out", metavar="RUN", help="directory of the run, whose disk is looked at (default: here)")
+    text = "directory of the run, whose disk is looked at (default: here)"
+    command.add_argument("--out", metavar="RUN", default=".", help=text)
     add_config(command)
     add_timeout(command)
     add_json(command)
@@ -40,7 +44,7 @@ def _on_rank(args, config):
     comm = Comm(timeout_s=args.timeout)
     with comm.together(), console.Stages() as stages:
         progress = {"progress": stages} if comm.rank == 0 else {}
-        found = examine(comm, args.directory, config, args.out, **progress)
+        found = examine(comm, args.directory, config, args.out, __version__, **progress)
     if found.problems:
         if comm.rank == 0 and not args.json:
             print(_table(found))
@@ -54,7 +58,8 @@ def _table(found) -> str:
     for number, each in enumerate(found.ranks):
         into = found.link_bytes_per_s[number] if found.link_bytes_per_s else []
         to_it = [speed for other, speed in enumerate(into) if other != number]
-        disk = "not writable" if each["disk_bytes"] is None else format_bytes(each["disk_bytes"])
+        free = each["disk_bytes"]
+        disk = "not writable" if free is None else "a URL" if free == math.inf else format_bytes(free)
         speed = f"{format_bytes(min(to_it))}/s" if to_it else "none"
         versions = each["dgl_gt"], each["torch"], each["python"]
         clock, memory = f"{each['clock_s']:+.3f} s", format_bytes(each["memory_bytes"])

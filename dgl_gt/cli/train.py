@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 from dgl_gt.partition.command_options import show_at_first
 from dgl_gt.partition.errors import InputError
@@ -13,6 +12,7 @@ from dgl_gt.partition.figures.strategies import AUTO, WITH_POLICY
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.partition.system.signals import is_rank
+from dgl_gt.partition.system.storage import is_file, located
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
 from dgl_gt.run_files.run_directory import MODEL, WEIGHTS, check_can_resume, checkpoints_in
@@ -176,8 +176,9 @@ def _check_out(args) -> None:
 
 def _decide_to_resume(args) -> None:
     """Set ``--resume`` if there is a checkpoint, and else ``--force`` where a run has left neither one nor a model."""
-    args.resume = bool(checkpoints_in(Path(args.out)))
-    args.force = not args.resume and not (Path(args.out) / WEIGHTS).exists()
+    out = located(args.out)
+    args.resume = bool(checkpoints_in(out))
+    args.force = not args.resume and not is_file(out / WEIGHTS)
 
 
 def _leads() -> bool:

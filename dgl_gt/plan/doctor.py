@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
 import socket
 import statistics
 import time
-import zlib
 from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dgl_gt import __version__
 from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.load import load
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import AUTO
 from dgl_gt.partition.shards.files import verify
-from dgl_gt.partition.shards.manifest import MANIFEST, read_manifest
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.storage import Url, located
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.train.config import TrainConfig
 
@@ -47,7 +47,8 @@ def examine(
     comm: Comm,
     directory,
     config: TrainConfig,
-    out=None,
+    out=".",
+    version: str = "",
     progress: Callable[[str], object] = lambda stage: None,
 ) -> Examined:
     """Look for what would spoil a run on these ranks; every rank calls it, and all get the same answer.
@@ -61,11 +62,13 @@ def examine(
         The run, whose memory is predicted and compared with what is free.
     out : path, optional
         Where rank 0 would write the run; the working directory by default.
+    version : str
+        That of dgl-gt on this rank.
     progress : callable, optional
         Called with each stage.
     """
     progress("comparing versions, clocks and disks")
-    facts = _facts(comm, Path(out or ".").absolute()) | {"clock_s": _clock_offset(comm)}
+    facts = {"dgl_gt": version, **_facts(comm), **_disk_of(located(out)), "clock_s": _clock_offset(comm)}
     progress("reading the shards")
     ranks = comm.gather_objects(facts | _shards(comm, directory))
     problems = [*_differences(ranks), *_clocks(ranks), *_disk(ranks[0])]
@@ -83,18 +86,22 @@ def _name(ranks: list[dict], number: int) -> str:
     return f"rank {number} ({ranks[number]['host']})"
 
 
-def _facts(comm: Comm, out: Path) -> dict[str, Any]:
-    there = next(each for each in (out, *out.parents) if each.exists())
+def _facts(comm: Comm) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
-        "dgl_gt": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "memory_bytes": available_rank_memory(comm),
-        "disk": str(there),
-        "disk_bytes": shutil.disk_usage(there).free if os.access(there, os.W_OK) else None,
     }
+
+
+def _disk_of(out: Path | Url) -> dict[str, Any]:
+    """The directory that a run would be made in, or itself, and the bytes that are free there, None if it is read-only."""
+    if isinstance(out, Url):
+        return {"disk": out, "disk_bytes": math.inf}
+    there = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
+    return {"disk": str(there), "disk_bytes": shutil.disk_usage(there).free if os.access(there, os.W_OK) else None}
 
 
 def _clock_offset(comm: Comm) -> float:
@@ -113,7 +120,7 @@ def _shards(comm: Comm, directory) -> dict[str, str]:
     seen, unread = "", ""
     try:
         manifest = read_manifest(directory)
-        seen = f"{zlib.crc32((Path(directory) / MANIFEST).read_bytes()):08x}"
+        seen = str(manifest["checksum"])
         if manifest["parts"] != comm.world_size:
             raise InputError(
                 f"{directory} has {manifest['parts']} parts for {comm.world_size} ranks; start as many, or partition again"
