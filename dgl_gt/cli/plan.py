@@ -47,6 +47,7 @@ from .options import (
 )
 
 MAX_LOSS = 0.5  # points
+_MOST = 10**15  # nodes or edges
 
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
 _COMMON = (  # options that --help shows; --help-all shows all
@@ -61,11 +62,12 @@ _COMMON = (  # options that --help shows; --help-all shows all
         "classes",
         "model_factory",
         "plot",
+        "figures_of",
         "check",
     ),
     *("search_policy", "max_loss", "force", "json", "profile", "preset", "rank_memory", "max_depth"),
 )
-_NOT_WITH_SEARCH = ("policy", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
+_NOT_WITH_SEARCH = ("policy", "figures_of", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
 
 def add_commands(commands) -> None:
@@ -94,6 +96,8 @@ def add_commands(commands) -> None:
     add_reading(command.add_argument_group("reading a graph"))
     add("--undirected", action="store_true", help="add the reverse of each edge that has none")
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
+    text = "plan for a graph of this size, such as 1e9,1e10, of which SOURCE is a sample with the same mean degree"
+    add("--figures-of", type=_nodes_and_edges, metavar="NODES,EDGES", help=text)
     add("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
     add(
         "--check", metavar="RUN", help="compare the prediction of `dgl-gt train --strategy auto --out RUN` with the run"
@@ -116,6 +120,18 @@ def _world_sizes(text: str) -> list[int]:
     if not all(word.strip().lstrip("-").isdecimal() for word in words):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers of ranks; write it as 2 or 4,8,16")
     return list(dict.fromkeys(map(positive_integer, words)))
+
+
+def _nodes_and_edges(text: str) -> tuple[int, int]:
+    try:
+        nodes, edges = (int(float(word)) for word in text.split(","))
+    except (ValueError, OverflowError):
+        nodes = edges = 0
+    if min(nodes, edges) < 1 or max(nodes, edges) > _MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size of a graph; write it as 1e9,1e10, numbers of nodes and edges"
+        )
+    return nodes, edges
 
 
 def _plan(args, command: argparse.ArgumentParser):
@@ -221,6 +237,7 @@ def _forecast(args, traces_of, profile) -> dict:
             profile,
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
+            figures_of=args.figures_of,
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,
