@@ -10,7 +10,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.exchange.sharded_graph import ShardedGraph, gather_by_id
 from dgl_gt.ops.reference import GOLDEN, mix64
@@ -31,13 +30,13 @@ class NodeParameter(nn.Parameter):
 
 
 class _Gather:
-    """Collects the rows of all ranks by their ids. Copies share the ranks, and none is written to a file."""
+    """Collects the rows of all ranks by their ids. Copies share the graph, and none is written to a file."""
 
-    def __init__(self, comm: Comm):
-        self._comm = comm
+    def __init__(self, graph: ShardedGraph):
+        self._graph = graph
 
     def __call__(self, values: Tensor, ids: Tensor, count: int) -> Tensor:
-        comm = self._comm
+        comm = self._graph.comm
         comm.place = "state_dict() of a NodeEmbedding, which every rank calls"
         try:
             return cast(Tensor, gather_by_id(comm, values.detach(), ids.to(values.device), count))
@@ -99,7 +98,7 @@ class NodeEmbedding(nn.Embedding):
         super().__init__(rows, embedding_dim, _weight=torch.empty(rows, embedding_dim, device=device))
         self._gather, self._shape = None, (count, embedding_dim)
         if isinstance(graph, ShardedGraph):
-            self._gather = _Gather(graph.comm)
+            self._gather = _Gather(graph)
             self.weight = NodeParameter(self.weight.detach())
         self.register_buffer("node_ids", node_ids, persistent=False)
         seed = draw_seeds()
