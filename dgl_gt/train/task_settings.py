@@ -93,6 +93,12 @@ class TaskConfig(Settings):
         if TASKS[self.kind] is not type(self):
             raise InputError(f"task is {self.kind}; its settings are a {TASKS[self.kind].__name__}")
         _edge_columns(self.edge_features)
+        unread = "type" if self.reads_pairs else "relation"
+        if getattr(self, unread):
+            learned = "a relation (--relation)" if self.reads_pairs else "a node type (--type)"
+            raise InputError(
+                f"{unread} is {getattr(self, unread)!r}, and the task {self.kind} learns {learned}; leave {unread} out"
+            )
 
     @property
     def inputs(self) -> Inputs:
