@@ -138,7 +138,7 @@ def _before_output(model: nn.Module, inputs: ModelInputs) -> torch.Tensor:
         of_nodes = of_nodes.nodes
     if not isinstance(of_nodes, NodeModel):
         raise InputError(
-            f"--embeddings asks for the rows before the last projection, and the model is a {type(of_nodes).__name__} of yours; "
+            f"--embeddings asks for the rows before the last projection, which are not known of a {type(of_nodes).__name__}; "
             "return them from a model of your own, and call it"
         )
     is_global = isinstance(of_nodes.global_attention, PolynormerAttention) and of_nodes.uses_global
