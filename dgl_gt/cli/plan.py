@@ -155,7 +155,9 @@ def _plan(args, command: argparse.ArgumentParser):
             "--policy out"
         )
     cuts = [] if policy.is_exact else [(str(each), read_figures(read_manifest(each))) for each in args.source]
-    if cuts:  # a policy for other layers, ranks or models is refused before any work
+    if cuts:  # a policy for other graphs, layers, ranks or models is refused before any work
+        if cuts[0][1].schema is not None:
+            policy.check_typed(cuts[0][0])
         policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
         policy.check_model(config.activation_checkpoint, config.model.global_attention)
     traces_of = _traces_of(args, config)

@@ -87,8 +87,8 @@ class ModelInputs:
         where hop tokens are read, ``token_width`` is that of one.
         """
         if isinstance(self.feat, dict):
-            found, trained = self.feat, self.reads.node_embedding
-            widths = {name: found[name].shape[1] if name in found else trained for name in self.graph.ntypes}
+            found = self.feat
+            widths = {name: found[name].shape[1] if name in found else 0 for name in self.graph.ntypes}
             sizes: dict[str, Any] = {
                 "in_dim": widths,
                 "relations": [list(each) for each in self.graph.canonical_etypes],

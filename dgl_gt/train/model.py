@@ -81,7 +81,7 @@ def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
 
 def build_model(
     config: TrainConfig,
-    in_dim: int,
+    in_dim: int | Mapping[str, int],
     out_dim: int,
     factory: ModelFactory | None = None,
     nodes_of: ShardedGraph | int = 1,
@@ -99,6 +99,15 @@ def build_model(
     """
     task: Any = config.task
     width = config.model.hidden if task.pair_scorer else out_dim
+    ntypes = None
+    if isinstance(in_dim, Mapping) and task.node_embedding:
+        ntypes = [name for name, features in in_dim.items() if not features]
+        if not ntypes:
+            raise InputError(
+                f"node_embedding is {task.node_embedding}, and every node type has features ({', '.join(in_dim)}), so that "
+                "nothing reads trained rows; leave it out"
+            )
+        in_dim = {**in_dim, **dict.fromkeys(ntypes, task.node_embedding)}
     if factory is None:
         model: nn.Module = make_model(config.model, in_dim, width, **edge_widths)
     else:
@@ -109,7 +118,7 @@ def build_model(
             )
         model = _made(factory, in_dim, width)
     if task.node_embedding:
-        model = EmbeddedModel(model, nodes_of, task.node_embedding)
+        model = EmbeddedModel(model, nodes_of, task.node_embedding, ntypes)
     if task.pair_scorer:
         edge_feats = 0 if task.reads_links else edge_widths.get("edge_feats", 0)  # pairs that are no edges have none
         if isinstance(edge_feats, Mapping):

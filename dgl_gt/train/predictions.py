@@ -69,11 +69,25 @@ def _ready(model: nn.Module, sg: ShardedGraph) -> ModelInputs:
 def _check_sizes(taken: Mapping[str, int], inputs: ModelInputs) -> None:
     """Raise :class:`InputError` if a model takes rows of other widths."""
     if taken != inputs.sizes:
+        _check_types(taken.get("in_dim"), inputs)
         mine, found = (", ".join(f"{name} {width}" for name, width in each.items()) for each in (taken, inputs.sizes))
         raise InputError(
             f"the model takes rows of widths {mine}, and {inputs.graph.manifest['source']} gives {found}; use shards with the "
             "features and edge data that the model was trained on"
         )
+
+
+def _check_types(taken: Any, inputs: ModelInputs) -> None:
+    """Raise :class:`InputError` that names the first node type of a typed graph with features of another width."""
+    found: Any = inputs.sizes["in_dim"]
+    if not (isinstance(taken, Mapping) and isinstance(found, Mapping) and taken.keys() == found.keys()):
+        return
+    for name, width in taken.items():
+        if width != found[name]:
+            raise InputError(
+                f"the model reads {width or 'no'} features of the node type {name!r}, and {inputs.graph.manifest['source']} has "
+                f"{found[name] or 'none'}; use shards with the features that the model was trained on"
+            )
 
 
 ORDERS = {
@@ -124,7 +138,7 @@ def _before_output(model: nn.Module, inputs: ModelInputs) -> torch.Tensor:
         of_nodes = of_nodes.nodes
     if not isinstance(of_nodes, NodeModel):
         raise InputError(
-            f"--embeddings asks for the rows before the last projection, and the model is a {type(of_nodes).__name__} of yours; "
+            f"--embeddings asks for the rows before the last projection, which are not known of a {type(of_nodes).__name__}; "
             "return them from a model of your own, and call it"
         )
     is_global = isinstance(of_nodes.global_attention, PolynormerAttention) and of_nodes.uses_global

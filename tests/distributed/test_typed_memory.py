@@ -15,8 +15,10 @@ from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, strategy
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan.tracing import record_trace
 from dgl_gt.plan.watch import step_peak_bytes
+from dgl_gt.train.around_nodes import EmbeddedModel
 
 PARTS, HIDDEN = 2, 32
+TRAINED, WIDTH = "trained rows", 64
 OF_EDGES = ("edges", {"edge_feats": {"author,writes,paper": 1}, "edge_kinds": {"paper,cites,paper": 1}})
 WAYS = [
     *(("edge", "halo_h", 1, score, mode) for score in ("dot", "hgt", "mean") for mode in ACTIVATION_CHECKPOINTS),
@@ -26,6 +28,7 @@ WAYS = [
     ("vertex", "mirror", 1, OF_EDGES[0], "none"),
     ("vertex", "mirror", 1, "dot", "none"),
     ("vertex", "mirror", 1, "mean", "full"),
+    *((cut, strategy, 1, TRAINED, "none") for cut, strategy in (("edge", "halo_h"), ("vertex", "mirror"))),
 ]
 
 
@@ -35,9 +38,15 @@ class Step:
     def __init__(self, sg, score, mode):
         self.feat = {name: sg.nodes[name].data["feat"] for name in sg.ntypes if "feat" in sg.nodes[name].data}
         self.edges = {}
+        if score == TRAINED:  # rows of authors, too
+            del self.feat["author"]
         widths = {name: self.feat[name].shape[1] if name in self.feat else 0 for name in sg.ntypes}
+        without = [name for name in widths if not widths[name]]
+        widths |= dict.fromkeys(without, WIDTH if score == TRAINED else 0)
         of_edges = OF_EDGES[1] | {"edge_role": "key_value"} if score == OF_EDGES[0] else {"score": score}
-        network = HeteroGraphTransformer(widths, HIDDEN, 3, 2, 4, relations=sg.canonical_etypes, **of_edges)
+        options = {} if score == TRAINED else of_edges
+        network = HeteroGraphTransformer(widths, HIDDEN, 3, 2, 4, relations=sg.canonical_etypes, **options)
+        network = EmbeddedModel(network, sg, WIDTH, without) if score == TRAINED else network
         if score == OF_EDGES[0]:
             weight = sg.edges["writes"].data["weight"].unsqueeze(1)
             kinds = sg.edges["cites"].data["kind"].int().unsqueeze(1)

@@ -102,6 +102,8 @@ class LabelTask:
     def assume(cls: type[_Task], sg: ShardedGraph, config: TrainConfig, out_dim: int) -> _Task:
         """All rows count as training rows where labels or masks are missing."""
         name, count = _settings(config).label, cls.rows_on(sg)
+        if config.task.relation:
+            learned_type(sg, config.task.relation, of_edges=True)
         mask, label = (cls.column_if_any(sg, each, config.task) for each in ("train_mask", name))
         label = cls.assumed_labels(count, out_dim) if label is None else cls.labels(label, name, sg.comm)
         if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
