@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -123,6 +123,11 @@ class Schema:
                 f"{len(found)} relations are called {name!r}; name the types, too: one of {listed}, as SOURCE,NAME,DESTINATION"
             )
         raise InputError(f"there is no relation {','.join(wanted)!r}; the relations are {listed}")
+
+    def having(self, columns: Iterable[str]) -> list[int]:
+        """Return the relations of whose edges there are data, from the names of edge data; of all, where one has no type."""
+        prefixes = {name.rpartition("/")[0] for name in columns}
+        return [index for index, each in enumerate(self.edges) if "" in prefixes or str(each) in prefixes]
 
     def rows_of(self, kind: str, column: str) -> slice:
         """Return the ids that a column of ``"node"`` or ``"edge"`` data has rows of; all of them without a type in its name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 
 from dgl_gt import __version__
 from dgl_gt.partition import console
@@ -24,8 +24,7 @@ def add_commands(commands) -> None:
     command.add_argument("directory", metavar="DIR", help="shards made by `dgl-gt partition`")
     text = "number of ranks to start on this machine, one per part (default: the number of parts)"
     command.add_argument("--nproc", type=int, metavar="P", help=text)
-    text = "directory of the run, whose disk is looked at (default: here)"
-    command.add_argument("--out", metavar="RUN", default=".", help=text)
+    command.add_argument("--out", metavar="RUN", help="directory of the run, which rank 0 must be able to write")
     add_config(command)
     add_timeout(command)
     add_json(command)
@@ -46,8 +45,8 @@ def _on_rank(args, config):
         progress = {"progress": stages} if comm.rank == 0 else {}
         found = examine(comm, args.directory, config, args.out, __version__, **progress)
     if found.problems:
-        if comm.rank == 0 and not args.json:
-            print(_table(found))
+        if comm.rank == 0:
+            print(json.dumps(found._asdict()) if args.json else _table(found))
         raise InputError(f"{format_count(len(found.problems), 'problem')}: " + "; ".join(found.problems))
     return found._asdict(), f"{_table(found)}\n\nnothing is wrong"
 
@@ -58,8 +57,7 @@ def _table(found) -> str:
     for number, each in enumerate(found.ranks):
         into = found.link_bytes_per_s[number] if found.link_bytes_per_s else []
         to_it = [speed for other, speed in enumerate(into) if other != number]
-        free = each["disk_bytes"]
-        disk = "not writable" if free is None else "a URL" if free == math.inf else format_bytes(free)
+        disk = format_bytes(each["disk_bytes"]) if each.get("disk_bytes") else ""
         speed = f"{format_bytes(min(to_it))}/s" if to_it else "none"
         versions = each["dgl_gt"], each["torch"], each["python"]
         clock, memory = f"{each['clock_s']:+.3f} s", format_bytes(each["memory_bytes"])

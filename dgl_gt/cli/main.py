@@ -122,7 +122,9 @@ def _predict_rank(args):
         pairs = None
         if args.pairs:
             manifest = read_manifest(args.directory)
-            pairs = read_pairs(args.pairs, node_names, nodes_of_links(manifest), manifest["source"])
+            pairs = read_pairs(
+                args.pairs, node_names, nodes_of_links(manifest, model.dgl_gt_task.relation), manifest["source"]
+            )
     if args.top is not None:
         if not model.dgl_gt_task.reads_links:
             raise InputError(

@@ -12,10 +12,10 @@ from dgl_gt.partition.figures.strategies import AUTO, WITH_POLICY
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.partition.system.signals import is_rank
-from dgl_gt.partition.system.storage import is_file, located
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
-from dgl_gt.run_files.run_directory import MODEL, WEIGHTS, check_can_resume, checkpoints_in
+from dgl_gt.run_files.run_directory import MODEL, RunDirectory, check_can_resume, checkpoints_in
 from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of
 
 from .options import (
@@ -175,10 +175,10 @@ def _check_out(args) -> None:
 
 
 def _decide_to_resume(args) -> None:
-    """Set ``--resume`` if there is a checkpoint, and else ``--force`` where a run has left neither one nor a model."""
+    """Set ``--resume`` if there is a checkpoint, and else ``--force`` where a run has not finished."""
     out = located(args.out)
     args.resume = bool(checkpoints_in(out))
-    args.force = not args.resume and not is_file(out / WEIGHTS)
+    args.force = not args.resume and not RunDirectory(out).record().get("finished", False)
 
 
 def _leads() -> bool:
@@ -213,7 +213,7 @@ def _train_rank(args, config, profile: Profile | None):
     factory = _factory_on_all_ranks(args)
     check_settings(config, factory)
     if args.resume_if_possible:
-        with Comm(timeout_s=args.timeout) as comm:
+        with Comm(timeout_s=args.timeout) as comm, comm.together():
             if comm.rank == 0:
                 _decide_to_resume(args)
             args.resume = comm.broadcast_object(args.resume)

@@ -108,7 +108,7 @@ class RelationEdgeEncoder(nn.Module):
     relations : sequence of str
         The relations of the graph, each as three names with commas between them.
     edge_feats, edge_kinds : dict of str to int
-        By relation, as in :class:`EdgeEncoder`; a relation that is not there has none.
+        By relation, as in :class:`EdgeEncoder`; a relation that is not there has none. Some relation has some.
     edge_hidden, kind
         See :class:`EdgeEncoder`.
 
@@ -150,13 +150,16 @@ class RelationEdgeEncoder(nn.Module):
         groups, encoded = view.edges_by_relation, []
         rows = [groups.group(self.relations.index(name)) for name in self.having]
         for name, encoder, of_relation in zip(self.having, self.encoders, rows):
-            encoded.append(encoder(edge_feat.get(name), edge_kind.get(name)))
+            try:
+                encoded.append(encoder(edge_feat.get(name), edge_kind.get(name)))
+            except ValueError as error:
+                raise InputError(f"edges of {name}: {error}") from error
             if len(encoded[-1]) != len(of_relation):
                 raise InputError(
                     f"the data of the edges of {name} have {len(encoded[-1])} rows; this process has {len(of_relation)} such edges"
                 )
         joined = torch.cat(encoded)
-        return joined.new_zeros(len(groups.rows), self.width).index_copy(0, torch.cat(rows), joined)
+        return joined.new_zeros(len(groups.rows), self.width).index_copy_(0, torch.cat(rows), joined)
 
 
 class EdgeUpdate(nn.Module):

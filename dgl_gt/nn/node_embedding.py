@@ -142,6 +142,8 @@ def ids_in_table(graph: ShardedGraph, ntypes: Sequence[str] | None) -> tuple[Ten
     """The ids that the rows of a rank have in the table of some node types, or of all nodes, int64; and how many there are."""
     if ntypes is None:
         return graph.node_ids, graph.manifest["nodes"]
+    if isinstance(ntypes, str) or not ntypes or len(set(ntypes)) < len(ntypes):
+        raise InputError(f"ntypes is {ntypes!r}; it must be a list of node types, each once")
     names = graph.ntypes
     schema, begin, ids = cast(Schema, graph.schema), 0, [graph.node_ids[:0]]
     for name in ntypes:

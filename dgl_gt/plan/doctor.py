@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import os
 import platform
-import shutil
 import socket
 import statistics
 import time
 from collections.abc import Callable
 from itertools import permutations
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +18,10 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import AUTO
 from dgl_gt.partition.shards.files import verify
 from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.output_checks import check_target, free_disk_bytes
 from dgl_gt.partition.system.storage import Url, located
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.run_files.run_directory import MODEL
 from dgl_gt.train.config import TrainConfig
 
 from .measure import available_rank_memory, link_speeds
@@ -47,7 +45,7 @@ def examine(
     comm: Comm,
     directory,
     config: TrainConfig,
-    out=".",
+    out=None,
     version: str = "",
     progress: Callable[[str], object] = lambda stage: None,
 ) -> Examined:
@@ -68,13 +66,13 @@ def examine(
         Called with each stage.
     """
     progress("comparing versions, clocks and disks")
-    facts = {"dgl_gt": version, **_facts(comm), **_disk_of(located(out)), "clock_s": _clock_offset(comm)}
+    facts = {"dgl_gt": version, **_facts(comm), "clock_s": _clock_offset(comm)}
+    if comm.rank == 0:
+        facts |= _disk_of(out)
     progress("reading the shards")
     ranks = comm.gather_objects(facts | _shards(comm, directory))
-    problems = [*_differences(ranks), *_clocks(ranks), *_disk(ranks[0])]
-    unread = [f"{_name(ranks, number)}: {each['unread']}" for number, each in enumerate(ranks) if each["unread"]]
-    problems += unread
-    if not unread and len({each["shards"] for each in ranks}) == 1:
+    problems = [*_differences(ranks), *_clocks(ranks), *_disk(ranks[0]), *_unread(ranks)]
+    if not any(each["unread"] for each in ranks) and len({each["shards"] for each in ranks}) == 1:
         progress("predicting the memory of a step")
         problems += _memory(comm, directory, config)
     progress("measuring links")
@@ -96,12 +94,27 @@ def _facts(comm: Comm) -> dict[str, Any]:
     }
 
 
-def _disk_of(out: Path | Url) -> dict[str, Any]:
-    """The directory that a run would be made in, or itself, and the bytes that are free there, None if it is read-only."""
-    if isinstance(out, Url):
-        return {"disk": out, "disk_bytes": math.inf}
-    there = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
-    return {"disk": str(there), "disk_bytes": shutil.disk_usage(there).free if os.access(there, os.W_OK) else None}
+def _disk_of(out) -> dict[str, Any]:
+    """Where a run would be made, the bytes that are free there, None for a URL, and why it cannot be made there."""
+    unwritten = ""
+    try:
+        if out is not None:
+            check_target(out, MODEL, force=True, foreign=True)
+    except InputError as error:
+        unwritten = str(error)
+    place = "." if out is None else located(out)
+    free = None if isinstance(place, Url) or unwritten else free_disk_bytes(place)
+    return {"disk": str(place), "disk_bytes": free, "unwritten": unwritten}
+
+
+def _unread(ranks: list[dict]) -> list[str]:
+    """What is wrong with the shards, each once, with the ranks that say it."""
+    saying: dict[str, list[int]] = {}
+    for number, each in enumerate(ranks):
+        if each["unread"]:
+            saying.setdefault(each["unread"], []).append(number)
+    more = {text: f" and {len(numbers) - 1} more" if len(numbers) > 1 else "" for text, numbers in saying.items()}
+    return [f"{_name(ranks, numbers[0])}{more[text]}: {text}" for text, numbers in saying.items()]
 
 
 def _clock_offset(comm: Comm) -> float:
@@ -136,9 +149,9 @@ def _differences(ranks: list[dict]) -> list[str]:
     advice = {"shards": "copy the same shards to every host"}
     found = []
     for what in ("dgl_gt", "torch", "python", "shards"):
-        having = {each[what]: number for number, each in reversed([*enumerate(ranks)])}
+        having = {each[what]: number for number, each in reversed([*enumerate(ranks)]) if each[what]}
         if len(having) > 1:
-            listed = ", ".join(f"{value or 'none'} on {_name(ranks, number)}" for value, number in having.items())
+            listed = ", ".join(f"{value} on {_name(ranks, number)}" for value, number in having.items())
             found.append(f"{what} differs: {listed}; {advice.get(what, 'install the same version on every host')}")
     return found
 
@@ -152,9 +165,9 @@ def _clocks(ranks: list[dict]) -> list[str]:
 
 
 def _disk(first: dict) -> list[str]:
-    if first["disk_bytes"] is None:
-        return [f"rank 0 ({first['host']}) may not write to {first['disk']}; choose another --out"]
-    if first["disk_bytes"] < LEAST_DISK_BYTES:
+    if first["unwritten"]:
+        return [f"rank 0 ({first['host']}): {first['unwritten']}"]
+    if first["disk_bytes"] is not None and first["disk_bytes"] < LEAST_DISK_BYTES:
         free = format_bytes(first["disk_bytes"])
         return [
             f"{first['disk']} of rank 0 ({first['host']}) has {free} free for checkpoints; free some, or choose another --out"

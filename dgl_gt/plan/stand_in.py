@@ -166,8 +166,7 @@ def make_layout(
             rows = figures.hosts[size].received_rows
             counts += [rows[0].sum(), rows[:, 0].sum()]
         if figures.typed is not None and schema is not None:
-            with_data = [str(each) in {name.partition("/")[0] for name in edge_data} for each in schema.edges]
-            counts.append(figures.typed.edges[0, 0, with_data])
+            counts.append(figures.typed.edges[0, 0, schema.having(edge_data)])
         if all(np.all(each > 0) for each in counts):
             return layout
     raise InputError(f"a halo of {depth} hops in {parts} parts cannot be traced; choose fewer hops")

@@ -29,17 +29,19 @@ def edge_rows(sg: ShardedGraph, inputs: Inputs) -> dict[str, Any]:
         return _columns_of_edges(sg, meanings)
     found: dict[str, dict[str, torch.Tensor]] = {}
     for relation in map(str, sg.schema.relations):
-        of_relation = {name: meaning for name, meaning in meanings.items() if f"{relation}/{name}" in sg.edata}
-        for kind, columns in _columns_of_edges(sg, of_relation, f"{relation}/").items():
+        names = [name for name in meanings if name in sg.edata or f"{relation}/{name}" in sg.edata]
+        for kind, columns in _columns_of_edges(sg, {name: meanings[name] for name in names}, relation).items():
             found.setdefault(kind, {})[relation] = columns
     return found
 
 
-def _columns_of_edges(sg: ShardedGraph, meanings: dict[str, str], prefix: str = "") -> dict[str, torch.Tensor]:
+def _columns_of_edges(sg: ShardedGraph, meanings: dict[str, str], relation: str = "") -> dict[str, torch.Tensor]:
     numbers, kinds = [], []
     for column, meaning in meanings.items():
-        name = prefix + column
+        name = f"{relation}/{column}" if f"{relation}/{column}" in sg.edata else column
         data = sg.edata[name]
+        if relation and name == column:  # of all relations, as an encoding is
+            data = data[sg.edge_rows(relation)]
         columns = data.reshape(len(data), math.prod(data.shape[1:]))
         if not columns.shape[1]:
             raise InputError(
@@ -73,13 +75,15 @@ def _kinds(columns: torch.Tensor, name: str, source: str) -> torch.Tensor:
 def with_stated_meanings(sg: ShardedGraph, config: TrainConfig) -> TrainConfig:
     """The config with ``:number`` or ``:kind`` after each of its edge data, so that ``predict`` reads them as training does.
 
-    Where edges of a typed graph are learned, it states their relation.
+    Where edges or links of a typed graph are learned, it states their relation.
     """
     stated: dict[str, Any] = {
         "edge_features": ",".join(f"{name}:{meaning}" for name, meaning in _meanings(sg, config.task.inputs).items())
     }
     if sg.schema is not None and isinstance(config.task, OnEdgesConfig):
         stated["relation"] = learned_type(sg, config.task.relation, of_edges=True)
+    elif sg.schema is not None and config.task.reads_links and sg.manifest["links"]:
+        stated["relation"] = ",".join(sg.manifest["links"]["relation"])
     flat = config.flat()
     return config if all(flat[name] == value for name, value in stated.items()) else config.changed(**stated)
 

@@ -177,7 +177,7 @@ def score_pairs(model: nn.Module, sg: ShardedGraph, pairs: np.ndarray) -> Scored
             raise InputError(
                 f"pairs are scored by a model of links, and the model was trained for {task.kind}; leave --pairs out"
             )
-        ends = nodes_of_links(sg.manifest)
+        ends = nodes_of_links(sg.manifest, task.relation)
         pairs = nodes_of("pairs", np.asarray(pairs), None, ends, sg.manifest["source"])
         of_all = pairs + np.array([[each.start] for each in ends])
         own = logits_of(model, _ready(model, sg))
@@ -202,11 +202,12 @@ def names_of(answer: Any, model: nn.Module, sg: ShardedGraph, node_names: np.nda
         return [node_names] * (1 if kind == "node" else 2)
     if kind == "node":
         return [node_names[sg.schema.rows_of("node", f"{learned_type(sg, task.type)}/")]]
-    links, relation = kind in ("link", "pair"), task.relation
-    ends = (
-        nodes_of_links(sg.manifest) if links else nodes_at_ends(sg.manifest, learned_type(sg, relation, of_edges=True))
-    )
-    return [node_names[each.start : each.stop] for each in ends]
+    if kind == "edge":
+        ends = nodes_at_ends(sg.manifest, learned_type(sg, task.relation, of_edges=True))
+    else:
+        ends = nodes_of_links(sg.manifest, task.relation)
+    names = [node_names[each.start : each.stop] for each in ends]
+    return names if ends[0] != ends[1] else names[:1] * 2
 
 
 def write_predictions(
@@ -220,10 +221,10 @@ def write_predictions(
     """Write the fields of an answer, a named tuple: ``.npz``, or ``.csv`` or ``.parquet`` with a row for each node, edge or link.
 
     A field of shape (N, K) is K columns of a table. Nodes, also ``source`` and ``destination``, are written by name
-    where they have names (see :func:`names_of`), and so are classes, the whole numbers of an answer with a ``probability``: in a table in
-    place of their numbers, in an ``.npz`` as ``node_names`` and ``class_names``, of both ends of a relation between two types
-    as ``source_names`` and ``destination_names``. The file appears when it is complete;
-    with ``force`` it replaces an existing one. Parquet needs pyarrow.
+    where they have names (see :func:`names_of`), and so are classes, the whole numbers of an answer with a
+    ``probability``: in a table in place of their numbers, in an ``.npz`` as ``node_names`` and ``class_names``, for ends of
+    two types as ``source_names`` and ``destination_names``. The file appears when it is complete; with ``force`` it replaces
+    an existing one. Parquet needs pyarrow.
     """
     if "probability" not in answer._fields or rows_of(answer) != "node":
         class_names = None

@@ -63,9 +63,9 @@ def nodes_at_ends(manifest: dict, relation) -> tuple[range, range]:
     return range(ends[0].start, ends[0].stop), range(ends[1].start, ends[1].stop)
 
 
-def nodes_of_links(manifest: dict) -> tuple[range, range]:
-    """The user's numbers of the nodes that links can have as source, and as destination: all, or those of their types."""
-    return nodes_at_ends(manifest, (manifest["links"] or {}).get("relation"))
+def nodes_of_links(manifest: dict, relation: str = "") -> tuple[range, range]:
+    """The same of the links that a model was trained for, ``relation``, and else of those that the shards have."""
+    return nodes_at_ends(manifest, relation or (manifest["links"] or {}).get("relation"))
 
 
 def _required(sg: ShardedGraph, key: str, data: dict[str, torch.Tensor], of_edges: bool) -> torch.Tensor:

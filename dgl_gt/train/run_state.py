@@ -241,10 +241,10 @@ def data_digest(sg: ShardedGraph, names, edge_names=()) -> dict[str, str | int]:
     ends = torch.stack([held[source], held[destination]], 1).cpu()
     sums = [_sum_of_rows(sg.edge_ids.cpu(), ends, "edges")]
     for name in names:
-        of_type = slice(None) if sg.schema is None else sg.rows(name.partition("/")[0])
+        of_type = sg.rows(name.partition("/")[0]) if sg.schema and "/" in name else slice(None)
         sums.append(_sum_of_rows(sg.node_ids[of_type].cpu(), sg.ndata[name].cpu(), name))
     for name in edge_names:
-        of_relation = slice(None) if sg.schema is None else sg.edge_rows(name.partition("/")[0])
+        of_relation = sg.edge_rows(name.partition("/")[0]) if sg.schema and "/" in name else slice(None)
         sums.append(_sum_of_rows(sg.edge_ids[of_relation].cpu(), sg.edata[name].cpu(), f"edge {name}"))
     totals = sg.comm.all_reduce(torch.tensor(sums)).tolist()
     labels = ("edges", *names, *(f"edge data {name}" for name in edge_names))

@@ -108,8 +108,7 @@ class StrategyRules:
     def counts(self, depth: int, schema: Schema | None = None, edge_data: Iterable[str] = ()) -> tuple[Count, ...]:
         """The counts of a part on which the sizes of a step can depend; of a typed graph with edge data of these names."""
         if schema is not None:
-            having = {name.partition("/")[0] for name in edge_data}
-            of_data = [Count("typed_edges", 0, kind=i) for i, each in enumerate(schema.edges) if str(each) in having]
+            of_data = [Count("typed_edges", 0, kind=each) for each in schema.having(edge_data)]
             return *self._typed_counts(depth, len(schema.nodes), len(schema.edges)), *of_data
         if self.on_one_part:
             return ONE, Count("owned"), Count("edges")

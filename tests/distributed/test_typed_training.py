@@ -19,7 +19,12 @@ SETTINGS = {"hidden": 16, "heads": 4, "layers": 3, "dropout": 0.2, "epochs": 4, 
 
 
 EDGES = {"edge_features": "weight,kind:kind"}
-OF_EDGES = {"bias": EDGES, "key_value": EDGES | {"score": "hgt", "edge_role": "key_value", "edge_input": "mlp"}}
+ENCODED = {"encode": "shortest_path=2"}
+OF_EDGES = {
+    "bias": EDGES,
+    "encoded": {"edge_features": "shortest_path"},
+    "key_value": EDGES | {"score": "hgt", "edge_role": "key_value", "edge_input": "mlp"},
+}
 
 
 def config_of(score="dot", **more):
@@ -55,14 +60,14 @@ def predicted_bytes(folder, score, cut, depth):
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
-    partition(typed_graph(), 1, folder / "edge1")
+    partition(typed_graph(), 1, folder / "edge1", **ENCODED)
     return run_ranks(1, on_rank, folder, WAYS[1], ["dot", "hgt", "mean", *OF_EDGES])[0]
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4])
 def test_training_has_the_numbers_of_one_process(one_process, tmp_path, parts):
-    partition(typed_graph(), parts, tmp_path / "edge", halo_depth=2)
-    partition(typed_graph(), parts, tmp_path / "vertex", cut="vertex")
+    partition(typed_graph(), parts, tmp_path / "edge", halo_depth=2, **ENCODED)
+    partition(typed_graph(), parts, tmp_path / "vertex", cut="vertex", **ENCODED)
     scores = ["dot", "hgt", "mean", *OF_EDGES] if parts == 3 else ["dot", "bias"]
     found = run_ranks(parts, on_rank, tmp_path, MANY, scores)[0]
     for (score, cut, depth), (losses, validation, probability, sent) in found.items():
@@ -95,12 +100,17 @@ def bipartite():
     return from_relations({"user": 60, "item": 40}, relations, {"item": {"feat": np.eye(4)[of_item]}}, ratings)
 
 
+EXCLUDING = "link_prediction without targets"
+
+
 def tasks_on_rank(rank, folder, kinds):
     torch.set_default_dtype(torch.float64)
     found = {}
     for kind in kinds:
-        with dgl_gt.load(folder / kind) as sg:
-            config = TrainConfig().changed(task=kind, **SETTINGS, node_embedding=8, edge_features="when")
+        task = kind.split()[0]
+        with dgl_gt.load(folder / task) as sg:
+            more = {"exclude": "target", "pairs_per_step": 40} if kind == EXCLUDING else {}
+            config = TrainConfig().changed(task=task, **SETTINGS, node_embedding=8, edge_features="when", **more)
             result = train(sg, config)
             answer = predict(result.model, sg)
             found[kind] = result.losses, result.test, None if answer is None else answer._asdict()
@@ -113,8 +123,8 @@ def test_links_and_edges_of_a_relation(tmp_path):
     for parts in (1, 3):
         partition(bipartite(), parts, tmp_path / f"{parts}" / kinds[0], link_split="0.8,0.1,0.1", relation="rates")
         partition(bipartite(), parts, tmp_path / f"{parts}" / kinds[1])
-        found.append(run_ranks(parts, tasks_on_rank, tmp_path / f"{parts}", kinds)[0])
-    for kind in kinds:
+        found.append(run_ranks(parts, tasks_on_rank, tmp_path / f"{parts}", [*kinds, EXCLUDING])[0])
+    for kind in found[0]:
         (losses, metric, answer), (others, other, its) = (each[kind] for each in found)
         np.testing.assert_allclose(others, losses, rtol=1e-9)
         assert other == pytest.approx(metric)

@@ -103,12 +103,13 @@ def test_data_that_do_not_fit_name_the_relation():
         encoder(view(), {NAMES[0]: torch.randn(3, 2)}, {})
     with pytest.raises(InputError, match=NAMES[1]):
         encoder(view(), {NAMES[0]: torch.randn(5, 2), NAMES[1]: torch.randn(3, 2)}, {})
-    with pytest.raises(ValueError, match="edge_feat"):
+    with pytest.raises(ValueError, match=f"{NAMES[0]}.*edge_feat"):
         encoder(view(), {}, {})
 
 
 def test_a_model_takes_relations_by_tuple_or_string():
-    sizes = {"relations": RELATIONS, "edge_feats": {NAMES[0]: 1}, "edge_role": "key_value"}
+    of_edges = {tuple(RELATIONS[0]): 1, NAMES[1]: 0}
+    sizes = {"relations": RELATIONS, "edge_feats": of_edges, "edge_role": "key_value"}
     model = HeteroGraphTransformer({"user": 0, "item": 3}, 8, 2, 2, 2, **sizes)
     feat, numbers = {"item": torch.randn(ITEMS, 3)}, one_hot(torch.arange(5))[:, :1].double()
     found = [model(view(), feat, {name: numbers}) for name in (NAMES[0], tuple(RELATIONS[0]))]

@@ -31,8 +31,9 @@ def test_a_damaged_part_and_a_model_that_does_not_fit(shards, tmp_path, capfd):
     assert main(["doctor", str(damaged)]) == 2
     text = capfd.readouterr().err
     assert "1 problem: rank 1 (" in text and "part1/structure.safetensors" in text
-    assert main(["doctor", str(shards), "--set", "model.hidden=60000", "--set", "model.heads=1"]) == 2
-    assert "GiB available" in capfd.readouterr().err
+    assert main(["doctor", str(shards), "--set", "model.hidden=60000", "--set", "model.heads=1", "--json"]) == 2
+    printed = capfd.readouterr()
+    assert "GiB available" in printed.err and "GiB available" in json.loads(printed.out)["problems"][0]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def ranks(**changes):
         "clock_s": 0.0,
         "disk": "/",
         "disk_bytes": 2**40,
+        "unwritten": "",
     }
     found = [usual | {"host": f"h{number // 2}"} for number in range(4)]
     for name, (number, value) in changes.items():
@@ -65,8 +67,11 @@ def test_versions_shards_clocks_and_disks():
     assert doctor._differences(ranks()) == [] == doctor._clocks(ranks()) == doctor._disk(ranks()[0])
     (text,) = doctor._differences(ranks(torch=(2, "9")))
     assert "torch" in text and "9 on rank 2 (h1)" in text and "2 on rank 0 (h0)" in text
-    (text,) = doctor._differences(ranks(shards=(3, "")))
-    assert "none on rank 3 (h1)" in text
+    assert doctor._differences(ranks(shards=(3, ""))) == []  # which the rank itself says
+    (text,) = doctor._unread(
+        [each | {"unread": "no such file" if number else ""} for number, each in enumerate(ranks())]
+    )
+    assert text == "rank 1 (h0) and 2 more: no such file"
     (text,) = doctor._clocks(ranks(clock_s=(1, -7.25)))
     assert "rank 1 (h0)" in text and "-7.2" in text
     (text,) = doctor._disk(ranks(disk_bytes=(0, 1000))[0])

@@ -94,3 +94,13 @@ def test_a_pair_of_another_type_is_named(shards, capfd):
     ]
     assert main(command) == 2
     assert "names node u0," in capfd.readouterr().err and not out.exists()
+
+
+def test_a_model_of_links_on_a_graph_without_split_links(shards):
+    """The model says between which types its links are."""
+    predicted(shards, "links", "link_prediction", "links.csv")
+    run, out = shards / "run of link_prediction", shards / "whole.csv"
+    assert main(["predict", str(shards / "whole"), "--model", str(run), "--out", str(out)]) == 0
+    with open(out) as lines:
+        rows = list(csv.DictReader(lines))
+    assert {each["source"][0] for each in rows} == {"u"} and all(500 <= int(each["destination"]) < 509 for each in rows)

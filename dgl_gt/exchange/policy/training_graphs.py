@@ -158,8 +158,17 @@ def some_edges(shard: Shard, is_kept: torch.Tensor) -> dict:
         "indptr": before[shard.indptr],
         "indices": shard.indices[: len(is_kept)][is_kept],
         "edge_ids": shard.edge_ids[: len(is_kept)][is_kept],
-        "edge_data": {name: value[is_kept] for name, value in shard.edge_data.items()},
+        "edge_data": {name: value[_of_column(shard, name, is_kept)] for name, value in shard.edge_data.items()},
     }
+
+
+def _of_column(shard: Shard, name: str, is_kept: torch.Tensor) -> torch.Tensor:
+    """Which rows of a column of edge data are kept; on a typed graph it may be that of one relation."""
+    if shard.schema is None or "/" not in name:
+        return is_kept
+    ids = shard.schema.rows_of("edge", name)
+    of_edge = shard.edge_ids[: len(is_kept)]
+    return is_kept[(of_edge >= ids.start) & (of_edge < ids.stop)]
 
 
 @torch.inference_mode(False)

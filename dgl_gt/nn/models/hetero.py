@@ -41,8 +41,8 @@ class HeteroGraphTransformer(nn.Module):
         See :class:`GraphTransformer`.
     relations : sequence of (str, str, str)
         The relations of the graph, in its order.
-    edge_feats, edge_kinds : dict of str to int, optional
-        By relation, such as "user,rates,item", the numbers of columns of numbers and of kinds that describe its edges, see
+    edge_feats, edge_kinds : dict of relation to int, optional
+        By relation, as three names or one string such as "user,rates,item", the numbers of columns of numbers and of kinds that describe its edges, see
         :class:`EdgeEncoder`.
     **options
         Settings of :class:`GraphTransformerConfig` by name; ``score`` may be "dot", "hgt" or "mean".
@@ -64,15 +64,19 @@ class HeteroGraphTransformer(nn.Module):
         heads: int,
         *,
         relations: Sequence[Sequence[str]],
-        edge_feats: Mapping[str, int] = {},
-        edge_kinds: Mapping[str, int] = {},
+        edge_feats: Mapping[Any, int] = {},
+        edge_kinds: Mapping[Any, int] = {},
         **options,
     ):
         super().__init__()
         check_sizes(out=out)
         self.config = config = self.Config(**{"dropout": 0.0} | options, hidden=hidden, layers=layers, heads=heads)
         config.check_typed()
-        of_edges = {"edge_feats": dict(edge_feats), "edge_kinds": dict(edge_kinds)}
+        edge_feats, edge_kinds = (
+            {str(as_relation(name)): width for name, width in each.items() if width}
+            for each in (edge_feats, edge_kinds)
+        )
+        of_edges = {"edge_feats": edge_feats, "edge_kinds": edge_kinds}
         self._edge_widths = {name: widths for name, widths in of_edges.items() if widths}
         has_edges = bool(self._edge_widths)
         config.check_with_edges(has_edges)

@@ -191,7 +191,7 @@ class LinkPrediction:
         def score(rows: Tensor, source: Tensor, destination: Tensor) -> Tensor:
             return of_model.scores(rows, source, destination, None, both_ways)[:, 0]
 
-        ends = nodes_of_links(graph.manifest)
+        ends = nodes_of_links(graph.manifest, of_model.dgl_gt_task.relation)
         found = top_links(graph, own, score, of_model.dgl_gt_task.top, ends)
         gathered = [graph.comm.gather_rows(each, to=0) for each in found]
         if gathered[0] is None:
