@@ -1,0 +1,162 @@
+"""Clusters of bounded weight by label propagation over ranges of nodes, and the graph of these clusters.
+
+A label is the number of a node, so it has a range, too. In a round half of the nodes ask to join the cluster to which
+most of their edges go; the range of the cluster's label takes them in while there is room. Every node asks in every
+second round, so two neighbours do not change places for ever (Sanders and Seemaier, "Distributed deep multilevel graph
+partitioning", arXiv 2303.01417, split nodes for the same reason).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .job import Job, mixed
+from .stages import Arrays, Stages, by_key, gather
+
+CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
+
+
+def find_clusters(run: Stages, job: Job, rounds: int, heaviest: int) -> str:
+    """Run rounds of label propagation; return the stage whose files hold the label of each node."""
+
+    def count(number: int) -> None:
+        run.map(f"labels-{number}", lambda_task(_labels, job, number), job.ranges)
+
+    count(0)
+    for number in range(rounds):
+        run.map(f"weights-{number}", lambda_task(_weights, job, number), job.ranges)
+        run.map(f"moves-{number}", lambda_task(_ask, job, number, heaviest), job.ranges)
+        run.map(f"joins-{number}", lambda_task(_answer, job, number, heaviest), job.ranges)
+        count(number + 1)
+        run.drop(f"labels-{number}", f"weights-{number}", f"moves-{number}", f"joins-{number}")
+    run.map(f"weights-{rounds}", lambda_task(_weights, job, rounds), job.ranges)
+    return f"labels-{rounds}"
+
+
+class lambda_task:  # noqa: N801 (it is used as a function)
+    """A task for every range: ``function(job, item, *more)``."""
+
+    def __init__(self, function, job: Job, *more):
+        self.function, self.job, self.more = function, job, more
+
+    def __call__(self, item: int) -> Arrays:
+        return self.function(self.job, item, *self.more)
+
+
+def _labels(job: Job, index: int, number: int) -> Arrays:
+    """The label of each node of a range, and the weight that this range adds to each label."""
+    nodes, (indptr,) = job.nodes(index), job.folder.load(f"ranges-sorted/{index}", "indptr")
+    label = nodes
+    if number:
+        (label,) = job.folder.load(f"labels-{number - 1}/{index}", "label")
+        node, joined = gather(job.folder, f"joins-{number - 1}", range(job.ranges), "to", index, "node", "label")
+        label[node - nodes[0]] = joined
+    labels, place = np.unique(label, return_inverse=True)
+    sums = np.bincount(place, job.weights(np.diff(indptr)), len(labels)).astype(np.int64)
+    return {"label": label, **by_key("of", job.range_of(labels), job.ranges, label=labels, weight=sums)}
+
+
+def _weights(job: Job, index: int, number: int) -> Arrays:
+    """The weight of each label of a range."""
+    nodes = job.nodes(index)
+    label, weight = gather(job.folder, f"labels-{number}", range(job.ranges), "of", index, "label", "weight")
+    return {"weight": np.bincount(label - nodes[0], weight, len(nodes)).astype(np.int64)}
+
+
+def _ask(job: Job, index: int, number: int, heaviest: int) -> Arrays:
+    """The clusters that half of the nodes of a range ask to join."""
+    nodes = job.nodes(index)
+    ptr, neighbours, indptr = job.folder.load(f"ranges-sorted/{index}", "ptr", "neighbours", "indptr")
+    (label,) = job.folder.load(f"labels-{number}/{index}", "label")
+    turn, half = divmod(number, 2)
+    asks = (mixed(nodes, job.seed + turn) & np.uint64(1)) == half
+    row = np.repeat(np.arange(len(nodes)), np.diff(ptr))
+    row, neighbours = row[asks[row]], neighbours[asks[row]]
+    keys = row * job.num_nodes + job.lookup_any(f"labels-{number}", "label", neighbours)
+    pairs, affinity = np.unique(keys, return_counts=True)
+    row, to = pairs // job.num_nodes, (pairs % job.num_nodes).astype(job.node_type)
+    own_weight, own = job.weights(np.diff(indptr)), np.zeros(len(nodes), np.int64)
+    is_own = to == label[row]
+    own[row[is_own]] = affinity[is_own]
+    better = ~is_own & (affinity > own[row])
+    row, to, affinity = row[better], to[better], affinity[better]
+    has_room = job.lookup_any(f"weights-{number}", "weight", to) + own_weight[row] <= heaviest
+    row, to, affinity = row[has_room], to[has_room], affinity[has_room]
+    order = np.lexsort((mixed(to.astype(np.int64) * 31 + row, job.seed + number), affinity, row))
+    last = order[np.append(row[order][1:] != row[order][:-1], [True] * bool(len(row)))]
+    row, to = row[last], to[last]
+    return by_key("to", job.range_of(to), job.ranges, node=nodes[row], label=to, weight=own_weight[row])
+
+
+def _answer(job: Job, index: int, number: int, heaviest: int) -> Arrays:
+    """Which nodes may join the clusters of a range: as many as there is room for, in an order by lot."""
+    nodes, (weight,) = job.nodes(index), job.folder.load(f"weights-{number}/{index}", "weight")
+    asked = gather(job.folder, f"moves-{number}", range(job.ranges), "to", index, "node", "label", "weight")
+    order = np.lexsort((mixed(asked[0], job.seed + number), asked[1]))
+    node, label, added = (each[order] for each in asked)
+    total, first = np.cumsum(added), np.append(True, label[1:] != label[:-1])[: len(label)]
+    before = (total - added)[first][np.cumsum(first) - 1]
+    takes = weight[label - nodes[0]] + total - before <= heaviest
+    node, label = node[takes], label[takes]
+    return by_key("to", job.range_of(node), job.ranges, node=node, label=label)
+
+
+# ---- the graph of clusters
+
+
+def contract(run: Stages, job: Job, labels: str) -> None:
+    """Number the clusters and add up the edges between them: stages ``cluster`` and ``coarse``."""
+    weights = labels.replace("labels", "weights")
+    run.map("used", lambda_task(_used, job, weights), job.ranges)
+    ptr = np.concatenate([[0], np.cumsum([job.folder.load(f"used/{i}", "count")[0][0] for i in range(job.ranges)])])
+    run.map("cluster", lambda_task(_cluster, job, labels, ptr), job.ranges)
+    run.map("coarse-pieces", lambda_task(_coarse_pieces, job, int(ptr[-1])), job.ranges)
+    run.map("coarse", lambda_task(_coarse, job, int(ptr[-1])), job.ranges)
+    run.drop("coarse-pieces", "used")
+
+
+def _used(job: Job, index: int, weights: str) -> Arrays:
+    """The number of each label of a range that nodes have, counted from 0."""
+    (weight,) = job.folder.load(f"{weights}/{index}", "weight")
+    return {"number": np.cumsum(weight > 0) - 1, "count": np.array([np.count_nonzero(weight)])}
+
+
+def _cluster(job: Job, index: int, labels: str, ptr: np.ndarray) -> Arrays:
+    """The cluster of each node of a range."""
+    (label,) = job.folder.load(f"{labels}/{index}", "label")
+    number = job.lookup_any("used", "number", label) + ptr[job.range_of(label)]
+    return {"cluster": number.astype(job.node_type)}
+
+
+def _coarse_pieces(job: Job, index: int, clusters: int) -> Arrays:
+    """The edges between clusters that a range adds, and the weights of clusters, by slices of all clusters."""
+    ptr, neighbours, indptr = job.folder.load(f"ranges-sorted/{index}", "ptr", "neighbours", "indptr")
+    (cluster,) = job.folder.load(f"cluster/{index}", "cluster")
+    begin = np.repeat(cluster, np.diff(ptr)).astype(np.int64)
+    pairs = begin * clusters + job.lookup_any("cluster", "cluster", neighbours)
+    pairs, weight = np.unique(pairs[pairs // clusters != pairs % clusters], return_counts=True)
+    some, place = np.unique(cluster, return_inverse=True)
+    loads = np.bincount(place, job.weights(np.diff(indptr)), len(some)).astype(np.int64)
+    return {
+        **by_key("edge", _slice_of(pairs // clusters, clusters, job), job.ranges, pair=pairs, weight=weight),
+        **by_key("load", _slice_of(some, clusters, job), job.ranges, cluster=some, load=loads),
+    }
+
+
+def _coarse(job: Job, index: int, clusters: int) -> Arrays:
+    """The rows of a slice of all clusters: neighbours, weights of edges, and the load of each cluster."""
+    pair, weight = gather(job.folder, "coarse-pieces", range(job.ranges), "edge", index, "pair", "weight")
+    cluster, load = gather(job.folder, "coarse-pieces", range(job.ranges), "load", index, "cluster", "load")
+    pairs, place = np.unique(pair, return_inverse=True)
+    begin, end = (-(-clusters * each // job.ranges) for each in (index, index + 1))
+    return {
+        "degree": np.bincount(pairs // clusters - begin, minlength=end - begin),
+        "neighbour": (pairs % clusters).astype(job.node_type),
+        "weight": np.bincount(place, weight, len(pairs)).astype(np.int64),
+        "load": np.bincount(cluster - begin, load, end - begin).astype(np.int64),
+    }
+
+
+def _slice_of(cluster: np.ndarray, clusters: int, job: Job) -> np.ndarray:
+    """The slice of all clusters that has each: slice i begins at i C / R, rounded up."""
+    return cluster.astype(np.int64) * job.ranges // clusters

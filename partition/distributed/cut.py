@@ -1,0 +1,146 @@
+"""The cut: METIS on the graph of clusters, and then the local search, by groups of parts.
+
+A move from one part to another changes halo rows of these two alone. So tasks that hold all in-edges of disjoint groups
+of parts search at the same time, and each counts exactly what the search of the whole graph would: no move has to be
+taken back, and no bound is exceeded. Round after round, every two parts are in one group once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy  # imports its parts at their first use
+
+from dgl_gt.partition.cuts import native
+from dgl_gt.partition.cuts.balance import Balance, fill_empty_parts
+from dgl_gt.partition.cuts.clusters import k_way
+from dgl_gt.partition.cuts.permutation import row_type
+
+from .clusters import lambda_task
+from .job import Job
+from .stages import Arrays, Stages, by_key, gather
+
+_STEP_BOUND = 1.03
+_SWEEPS, _TEMPERATURE = 5, 0.5
+_INDEX = ("node", "degree")
+_EDGES = ("src", "ids")
+
+
+def cut_coarse(job: Job, attempts: int) -> Arrays:
+    """The part of each cluster in the best of several cuts of the graph of clusters, and what bounds parts."""
+    names = ("degree", "neighbour", "weight", "load")
+    pieces = [job.folder.load(f"coarse/{index}", *names) for index in range(job.ranges)]
+    degree, neighbour, weight, load = (np.concatenate(each) for each in zip(*pieces))
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    undirected = scipy.sparse.csr_array((weight, neighbour, indptr), shape=(len(load), len(load)))
+    bounds = {"kinds": ("step",), "bounds": np.array([_STEP_BOUND]), "is_strict": False}
+    balance = Balance(weights=load[:, None], shares=job.shares, step=load, **bounds)
+    best, least = np.zeros(len(load), np.int32), np.inf
+    for attempt in range(attempts if job.parts > 1 else 0):
+        owner = k_way(undirected, job.parts, load, shares=job.shares, seed=job.seed + attempt)
+        fill_empty_parts(owner, job.parts)
+        row = np.repeat(owner, degree)
+        cut = float(weight[row != owner[neighbour]].sum())
+        if cut < least:
+            best, least = owner, cut
+    return {"owner": best, "capacities": balance.capacities(), "floors": balance.floors()}
+
+
+def project(job: Job, index: int) -> Arrays:
+    """The nodes of a range and their in-edges, by part."""
+    if "owner" in job.arrays:
+        owner = job.arrays["owner"].open()[slice(*job.range_ptr[index : index + 2])].astype(np.int32)
+    else:
+        (of_cluster,) = job.folder.load("coarse-cut/0", "owner")
+        owner = of_cluster[job.folder.load(f"cluster/{index}", "cluster")[0]]
+    indptr, src, ids = job.folder.load(f"ranges-sorted/{index}", "indptr", "src", "ids")
+    return by_part(owner, job.parts, job.nodes(index), np.diff(indptr), src, ids)
+
+
+def by_part(owner, parts: int, node, degree, src, ids) -> Arrays:
+    """Nodes with their in-edges, by part; in each part in the order given."""
+    found = by_key("node", owner, parts, node=node, degree=degree)
+    return found | by_key("edge", np.repeat(owner, degree), parts, src=src, ids=ids)
+
+
+def refine(run: Stages, job: Job) -> list[tuple[str, range, int]]:
+    """Search in rounds of groups; return for each part in which files its nodes and edges are, and under which key."""
+    run.map("cells-0", lambda_task(project, job), job.ranges)
+    where = [("cells-0", range(job.ranges), part) for part in range(job.parts)]
+    per_group = max(2, min(job.parts, job.sizes.group_edges * job.parts // max(job.num_edges, 1)))
+    searched = job.parts > 1 and "owner" not in job.arrays
+    for number, groups in enumerate(rounds(job.parts, per_group) if searched else [], start=1):
+        stage = f"cells-{number}"
+        run.map(stage, lambda_task(_search, job, number, groups, where), len(groups))
+        run.drop(f"cells-{number - 1}")
+        for item, group in enumerate(groups):
+            for place, part in enumerate(group):
+                where[part] = stage, range(item, item + 1), place
+    return where
+
+
+def rounds(parts: int, per_group: int) -> list[list[list[int]]]:
+    """Rounds of disjoint groups of at most ``per_group`` parts, in which every two parts are together in some round."""
+    size = max(1, per_group // 2)
+    blocks = [list(range(begin, min(begin + size, parts))) for begin in range(0, parts, size)]
+    if len(blocks) <= 2:
+        return [[[*range(parts)]]]
+    blocks += [[]] * (len(blocks) % 2)
+    found = []
+    for _ in range(len(blocks) - 1):  # a tournament: the first stays, and the others go round
+        half = len(blocks) // 2
+        found.append([one + other for one, other in zip(blocks[:half], blocks[:half - 1 : -1])])
+        blocks = [blocks[0], blocks[-1], *blocks[1:-1]]
+    return found
+
+
+def part_cells(job: Job, where: tuple[str, range, int]) -> list[np.ndarray]:
+    """The nodes of a part, ascending, their in-degrees, and the sources and ids of their in-edges."""
+    stage, items, key = where
+    return [
+        *gather(job.folder, stage, items, "node", key, *_INDEX),
+        *gather(job.folder, stage, items, "edge", key, *_EDGES),
+    ]
+
+
+def _search(job: Job, index: int, number: int, groups: list[list[int]], where: list) -> Arrays:
+    """Move nodes between the parts of a group."""
+    group = groups[index]
+    cells = [part_cells(job, where[part]) for part in group]
+    owner = np.repeat(np.arange(len(group), dtype=np.int32), [len(each[0]) for each in cells])
+    node, degree, src, ids = (np.concatenate(each) for each in zip(*cells))
+    del cells
+    if len(group) > 1 and native.is_available():
+        capacities, floors = job.folder.load("coarse-cut/0", "capacities", "floors")
+        _move(job, node, degree, src, owner, capacities[group], floors[group], job.seed + number)
+    order = np.argsort(node)
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    taken = np.repeat(indptr[order] - np.concatenate([[0], np.cumsum(degree[order])])[:-1], degree[order])
+    taken += np.arange(len(src))
+    return by_part(owner[order], len(group), node[order], degree[order], src[taken], ids[taken])
+
+
+def _move(job: Job, node, degree, src, owner, capacities, floors, seed: int) -> None:
+    """The search of a group; sources in other parts stay where they are, all in one part that has no room."""
+    order = np.argsort(node)
+    place = np.searchsorted(node, src, sorter=order).clip(max=len(node) - 1)
+    local = order[place].astype(row_type(len(node) + len(src)))
+    is_outside = node[local] != src
+    outside, number = np.unique(src[is_outside], return_inverse=True)
+    local[is_outside] = len(node) + number
+    indptr = np.concatenate([[0], np.cumsum(degree), np.full(len(outside), len(src))]).astype(np.int64)
+    weights = np.append(job.weights(degree), np.zeros(len(outside), np.int64))[:, None]
+    everyone = np.append(owner, np.full(len(outside), len(capacities), np.int32))
+    none = np.zeros((1, 1), np.int64)
+    native.refine(
+        indptr,
+        local,
+        weights=weights,
+        floors=np.concatenate([floors, none]),
+        capacities=np.concatenate([capacities, none]),
+        owner=everyone,
+        sweeps=_SWEEPS,
+        temperature=_TEMPERATURE,
+        seed=seed,
+        movable=len(node),
+    )
+    owner[:] = everyone[: len(node)]

@@ -1,0 +1,98 @@
+"""From chunks of the source to ranges of nodes: each range has the in-edges and the neighbours of its nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgl_gt.partition.cuts.permutation import row_type
+
+from .job import Job
+from .stages import Arrays, by_key, gather
+
+_BLOCKS = 1 << 16  # of nodes, whose edges are counted to choose the ranges
+
+
+def chunks(job: Job) -> int:
+    """The number of chunks that the listed edges are read in."""
+    return -(-job.arrays["src"].shape[0] // job.sizes.chunk_edges)
+
+
+def count_chunk(job: Job, index: int) -> Arrays:
+    """Count the ends of a chunk's edges by blocks of nodes, and list its self-loops."""
+    src, dst = _chunk(job, index)
+    block, blocks = _blocks(job)
+    ends = np.bincount(src // block, minlength=blocks) + np.bincount(dst // block, minlength=blocks)
+    return {"ends": ends, "loops": np.flatnonzero(src == dst) + index * job.sizes.chunk_edges}
+
+
+def choose_ranges(job: Job) -> Arrays:
+    """Choose ranges of nodes with about as many ends of edges, from the counts of all chunks."""
+    block, blocks = _blocks(job)
+    ends, loops = np.zeros(blocks, np.int64), [np.zeros(0, np.int64)]
+    for index in range(chunks(job)):
+        of_chunk, of_loops = job.folder.load(f"count/{index}", "ends", "loops")
+        ends += of_chunk
+        loops.append(of_loops)
+    load = np.cumsum(ends + block)  # a node without edges takes room, too
+    count = -(-int(load[-1]) // job.sizes.range_ends)
+    first = np.searchsorted(load, load[-1] * np.arange(1, count) / count)
+    ptr = np.unique(np.concatenate([[0], np.minimum(first * block, job.num_nodes), [job.num_nodes]]))
+    listed, loops = job.arrays["src"].shape[0], np.concatenate(loops)
+    num_edges = 2 * listed - len(loops) if job.coo.listed_once else listed
+    return {"ptr": ptr.astype(np.int64), "loops": loops, "num_edges": np.array([num_edges])}
+
+
+def bucket_chunk(job: Job, index: int) -> Arrays:
+    """Give each edge of a chunk to the range of its destination; and each but self-loops to that of its source."""
+    src, dst = _chunk(job, index)
+    start = index * job.sizes.chunk_edges
+    ids, apart = np.arange(start, start + len(src), dtype=row_type(job.num_edges)), src != dst
+    if job.coo.listed_once:
+        (loops,) = job.folder.load("ranges/0", "loops")
+        first = job.arrays["src"].shape[0] + start - np.searchsorted(loops, start)
+        reverse = np.arange(first, first + np.count_nonzero(apart), dtype=ids.dtype)
+        src, dst, ids = np.concatenate([src, dst[apart]]), np.concatenate([dst, src[apart]]), np.append(ids, reverse)
+        return by_key("in", job.range_of(dst), job.ranges, src=src, dst=dst, ids=ids)
+    found = by_key("in", job.range_of(dst), job.ranges, src=src, dst=dst, ids=ids)
+    return found | by_key("out", job.range_of(src[apart]), job.ranges, src=src[apart], dst=dst[apart])
+
+
+def sort_range(job: Job, index: int) -> Arrays:
+    """The in-edges of a range's nodes, in the order of edge ids, and the neighbours of each node, ascending."""
+    items, (begin, end) = range(chunks(job)), job.range_ptr[index : index + 2].tolist()
+    src, dst, ids = gather(job.folder, "edges", items, "in", index, "src", "dst", "ids")
+    if job.coo.listed_once:
+        order = np.argsort(ids, kind="stable")
+        src, dst, ids = src[order], dst[order], ids[order]
+    order = np.argsort(dst, kind="stable")
+    src, dst, ids = src[order], dst[order], ids[order]
+    apart, keys = src != dst, []
+    keys.append((dst[apart].astype(np.int64) - begin) * job.num_nodes + src[apart])
+    if not job.coo.listed_once:
+        tail, head = gather(job.folder, "edges", items, "out", index, "src", "dst")
+        keys.append((tail.astype(np.int64) - begin) * job.num_nodes + head)
+    pairs = np.unique(np.concatenate(keys))
+    of_node = np.bincount(pairs // job.num_nodes, minlength=end - begin)
+    return {
+        "indptr": _pointers(np.bincount(dst - begin, minlength=end - begin)),
+        "src": src,
+        "ids": ids,
+        "ptr": _pointers(of_node),
+        "neighbours": (pairs % job.num_nodes).astype(job.node_type),
+        "isolated": np.array([np.count_nonzero(of_node == 0)]),
+    }
+
+
+def _chunk(job: Job, index: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = slice(index * job.sizes.chunk_edges, (index + 1) * job.sizes.chunk_edges)
+    return tuple(job.arrays[name].open()[rows].astype(job.node_type) for name in ("src", "dst"))  # type: ignore[return-value]
+
+
+def _blocks(job: Job) -> tuple[int, int]:
+    """How many nodes a block has, and how many blocks there are."""
+    block = -(-job.num_nodes // _BLOCKS)
+    return block, -(-job.num_nodes // block)
+
+
+def _pointers(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

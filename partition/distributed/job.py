@@ -1,0 +1,103 @@
+"""What every task of a run is told: the source, the ranges of nodes, and where files are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dgl_gt.partition.cuts.balance import weights_by_degree
+from dgl_gt.partition.cuts.permutation import row_type
+from dgl_gt.partition.figures.costs import Costs
+from dgl_gt.partition.sources.coo import COOGraph
+
+from .files import ArrayFile, Folder
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How a run is divided; this, the seed and the source decide what is written, and the number of workers does not."""
+
+    chunk_edges: int = 1 << 22  # listed edges that a task reads
+    range_ends: int = 1 << 23  # ends of edges at the nodes of a range
+    coarse_ends: int = 1 << 24  # the same of the graph that METIS sees
+    group_edges: int = 1 << 25  # in-edges of the parts that one task refines
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every task is told."""
+
+    folder: Folder
+    coo: COOGraph  # without arrays, which are in ``arrays``
+    arrays: dict[str, ArrayFile]
+    parts: int
+    seed: int
+    costs: Costs
+    shares: np.ndarray
+    sizes: Sizes
+    range_ptr: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))  # the nodes where ranges begin, and N
+    num_edges: int = 0
+
+    @property
+    def ranges(self) -> int:
+        """The number of ranges."""
+        return len(self.range_ptr) - 1
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        assert self.coo.num_nodes is not None
+        return self.coo.num_nodes
+
+    @property
+    def node_type(self) -> type:
+        """The integer type of nodes."""
+        return row_type(self.num_nodes)
+
+    def nodes(self, index: int) -> np.ndarray:
+        """The nodes of a range."""
+        return np.arange(*self.range_ptr[index : index + 2], dtype=self.node_type)
+
+    def range_of(self, nodes: np.ndarray) -> np.ndarray:
+        """The range of each node."""
+        return np.searchsorted(self.range_ptr, nodes, "right") - 1
+
+    def graph(self) -> COOGraph:
+        """The source, whose arrays are mapped into memory."""
+        opened = {name: each.open() for name, each in self.arrays.items()}
+        data = {kind: {} for kind in ("node", "edge")}
+        for name, array in opened.items():
+            kind, slash, column = name.partition("/")
+            if slash:
+                data[kind][column] = array
+        return replace(
+            self.coo, src=opened["src"], dst=opened["dst"], node_data=data["node"], edge_data=data["edge"]
+        )
+
+    def weights(self, in_degrees: np.ndarray) -> np.ndarray:
+        """What nodes add to the time that their rank computes, int64."""
+        return weights_by_degree(in_degrees, self.num_edges / self.num_nodes, self.costs)
+
+    def lookup(self, stage: str, name: str, nodes: np.ndarray) -> np.ndarray:
+        """The values of ascending nodes, of which ``stage`` has a file for each range; one file is read at a time."""
+        ends = np.searchsorted(nodes, self.range_ptr)
+        found = []
+        for index in np.flatnonzero(np.diff(ends)).tolist():
+            (values,) = self.folder.load(f"{stage}/{index}", name)
+            found.append(values[nodes[ends[index] : ends[index + 1]] - self.range_ptr[index]])
+        return np.concatenate(found) if found else np.zeros(0, self.node_type)
+
+    def lookup_any(self, stage: str, name: str, nodes: np.ndarray) -> np.ndarray:
+        """The values of nodes in any order."""
+        some, place = np.unique(nodes, return_inverse=True)
+        return self.lookup(stage, name, some)[place]
+
+
+def mixed(values: np.ndarray, salt: int) -> np.ndarray:
+    """Numbers that look random, uint64, one for each value: the same on every machine (SplitMix64's finaliser)."""
+    with np.errstate(over="ignore"):
+        x = values.astype(np.uint64) + np.uint64(salt % 2**32 + 1) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))

@@ -1,0 +1,181 @@
+"""From a source to shards over many workers: the stages, one after the other, and what may be asked of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+import dgl_gt
+from dgl_gt.partition.cuts.balance import shares
+from dgl_gt.partition.cuts.edge_cut import checked_owner
+from dgl_gt.partition.cuts.permutation import check_parts
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, check_data, checked_num_nodes
+from dgl_gt.partition.shards.layout import check_memory
+from dgl_gt.partition.shards.manifest import SHARDS, write_manifest
+from dgl_gt.partition.shards.write import add_node_names, described_counts
+from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
+from dgl_gt.partition.system.atomic_write import new_directory
+from dgl_gt.partition.system.output_checks import check_target
+
+from .clusters import CLUSTERS_PER_PART, contract, find_clusters, lambda_task
+from .cut import cut_coarse, refine
+from .edges import bucket_chunk, choose_ranges, chunks, count_chunk, sort_range
+from .files import Folder, array_file
+from .job import Job, Sizes
+from .parts import PARTS, write_parts
+from .stages import Engine, Stages
+
+_REFUSED = (  # options that change the graph or the cut in ways that no task knows
+    *("cut", "halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
+    *("self_loops", "undirected", "reverse_kind", "random_features", "encode", "expander", "virtual_nodes"),
+    *("link_split", "like", "assignment_only"),
+)
+_ROUNDS = 8
+_PLAN = "plan.json"
+
+
+def check_options(config) -> None:
+    """Raise :class:`InputError` for an option that the distributed cut does not have."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        is_given = value not in (each.default, None) and (each.name, value) != ("cut", "edge")
+        if each.name in _REFUSED and is_given:
+            raise InputError(
+                f"{each.name} (--{each.name.replace('_', '-')}) is {value!r}, which an engine (--engine) does not have yet; "
+                "leave it out, or partition in one process"
+            )
+
+
+def partition_on(
+    engine: Engine, source, opened: Graph | COOGraph, config, out, *, force, resume, progress, id_map, sizes=None
+) -> dict:
+    """Partition an opened source by the tasks of an engine; arguments as for :func:`dgl_gt.partition.partition`."""
+    coo = _checked(opened)
+    check_parts(coo.num_nodes, config.parts)
+    target = check_target(out, SHARDS, force=force)
+    folder = Folder(str(target.parent / f".{target.name}.work"))
+    job = _prepared(folder, coo, config, sizes or Sizes(), resume)
+    run = Stages(engine, folder, progress)
+    job = _ranges(run, job)
+    where = _cut(run, job, config)
+    figures, quality, ptr, entries = write_parts(run, job, where)
+    check_memory(figures, config.costs, config.rank_memory, is_only=True)
+    with new_directory(out, SHARDS, force=force) as new:
+        for part in range(job.parts):
+            folder.place(f"{PARTS}/part{part}").rename(new / f"part{part}")
+        files = {name: entry for of_part in entries for name, entry in of_part.items()}
+        part_bytes = [sum(entry["bytes"] for entry in of_part.values()) for of_part in entries]
+        made = {"seed": config.seed, "choice": None, "method": "metis", "isolated_nodes": _isolated(job), "mapping": None}
+        described = described_counts(job.graph(), figures, quality, ptr, part_bytes) | made
+        names = add_node_names(new, coo.node_names, files, id_map=id_map)
+        manifest = write_manifest(new, {**described, "node_names": names, "links": None, "files": files})
+    shutil.rmtree(folder.path, ignore_errors=True)
+    return manifest
+
+
+def _checked(opened: Graph | COOGraph) -> COOGraph:
+    """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
+    if opened.schema is not None or opened.link_split is not None:
+        what = "node types" if opened.schema is not None else "links that are split off"
+        raise InputError(f"{opened.name} has {what}, which an engine (--engine) does not take yet; partition it in one process")
+    coo = opened
+    if isinstance(opened, Graph):
+        kept = ("num_nodes", "node_data", "edge_data", "name", "left_out", "notes", "node_names", "class_names", "encodings")
+        coo = COOGraph(*opened.edges(), **{name: getattr(opened, name) for name in (*kept, "transforms", "node_type")})
+    coo = replace(coo, num_nodes=checked_num_nodes(coo.num_nodes, *coo.id_range, coo.name))
+    coo = replace(coo, node_data=standard_by_type(coo.node_data, coo), edge_data=standard_by_type(coo.edge_data, coo))
+    check_data(replace(coo, listed_once=False))  # edge data have a row for each listed edge
+    return coo
+
+
+def _prepared(folder: Folder, coo: COOGraph, config, sizes: Sizes, resume: bool) -> Job:
+    """The job, with arrays that workers can map, in a work directory that is new, or that of the run to go on with."""
+    place = Path(folder.path)
+    if not resume:
+        shutil.rmtree(place, ignore_errors=True)
+    arrays = {"src": coo.src, "dst": coo.dst}
+    arrays |= {f"{kind}/{name}": each for kind in ("node", "edge") for name, each in getattr(coo, f"{kind}_data").items()}
+    if config.owner is not None:
+        arrays["owner"] = checked_owner(config.owner, coo.num_nodes, config.parts)
+    place.mkdir(parents=True, exist_ok=True)
+    described = {name: array_file(each, place / "source" / f"{i}.npy") for i, (name, each) in enumerate(arrays.items())}
+    plan = {
+        "version": dgl_gt.__version__,
+        "options": {name: repr(getattr(config, name)) for name in ("parts", "seed", "attempts", "target_weights", "costs")},
+        "sizes": asdict(sizes),
+        "nodes": coo.num_nodes,
+        "arrays": {name: _identity(each, place) for name, each in described.items()},
+    }
+    _check_plan(place / _PLAN, json.loads(json.dumps(plan)))
+    none = np.zeros(0, np.int32)
+    bare = replace(coo, src=none, dst=none, node_data={}, edge_data={}, node_names=None, split_ids={})
+    of_parts = shares(config.parts, config.target_weights)
+    return Job(folder, bare, described, config.parts, config.seed, config.costs, of_parts, sizes)
+
+
+def _identity(file, place: Path) -> list:
+    """What tells whether an array is still the same: its file's size and time, or the checksum of a copy."""
+    if Path(file.path).is_relative_to(place):
+        content = file.open()
+        return [file.dtype, [*file.shape], zlib.crc32(np.ascontiguousarray(content))]
+    return [file.dtype, [*file.shape], file.path, file.offset, file.bytes, file.modified_ns]
+
+
+def _check_plan(path: Path, plan: dict) -> None:
+    """Write the plan of a new run; of one that goes on, raise :class:`InputError` where it is another's."""
+    if not path.exists():
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps(plan))
+        temporary.replace(path)
+        return
+    before = json.loads(path.read_text())
+    differ = [name for name in plan if plan[name] != before.get(name)]
+    if differ:
+        what = {"arrays": "the source has", "nodes": "the source has"}.get(differ[0], f"{differ[0]} have")
+        raise InputError(f"{what} changed since the run in {path.parent} began; start again without resume (--resume)")
+
+
+def _ranges(run: Stages, job: Job) -> Job:
+    """Sort the edges into ranges of nodes."""
+    run.map("count", lambda_task(count_chunk, job), chunks(job))
+    ptr, num_edges = run.reduce("ranges", _Reduce(choose_ranges, job), "ptr", "num_edges")
+    job = replace(job, range_ptr=ptr, num_edges=int(num_edges[0]))
+    run.map("edges", lambda_task(bucket_chunk, job), chunks(job))
+    run.map("ranges-sorted", lambda_task(sort_range, job), job.ranges)
+    run.drop("count", "edges")
+    return job
+
+
+def _cut(run: Stages, job: Job, config) -> list:
+    """Cut the graph; return where the nodes and edges of each part are."""
+    if config.owner is None:
+        ends = sum(len(job.folder.load(f"ranges-sorted/{index}", "neighbours")[0]) for index in range(job.ranges))
+        total, rounds = int(job.weights(np.array([job.num_edges / job.num_nodes]))[0]) * job.num_nodes, 0
+        if ends > job.sizes.coarse_ends:
+            rounds = _ROUNDS
+        heaviest = max(1, total // (CLUSTERS_PER_PART * job.parts))
+        labels = find_clusters(run, job, rounds, heaviest)
+        contract(run, job, labels)
+        run.map("coarse-cut", _Reduce(cut_coarse, job, config.attempts), 1)
+        run.drop(labels, labels.replace("labels", "weights"), "coarse")
+    return refine(run, job)
+
+
+def _isolated(job: Job) -> int:
+    return sum(int(job.folder.load(f"ranges-sorted/{index}", "isolated")[0][0]) for index in range(job.ranges))
+
+
+class _Reduce:
+    """A task for the only item of a stage: ``function(job, *more)``."""
+
+    def __init__(self, function, job: Job, *more):
+        self.function, self.job, self.more = function, job, more
+
+    def __call__(self, item: int = 0):
+        return self.function(self.job, *self.more)
