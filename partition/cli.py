@@ -19,7 +19,7 @@ from dgl_gt.partition.system.output_checks import free_disk_bytes
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from . import console
-from .command_options import add_bound, add_options, add_reading, reading, settings, show_at_first
+from .command_options import add_bound, add_options, add_reading, engine_options, reading, settings, show_at_first
 from .config import PartitionConfig
 from .conversion import convert
 from .errors import InputError, SourceWarning
@@ -37,7 +37,7 @@ from .pipeline import check_extras, partition
 _COMMON = (  # options of `partition` that --help shows; --help-all shows all
     *("parts", "out", "dry_run", "seed", "force", "json", "cut", "attempts", "halo_depth", "profile", "max_imbalance"),
     *("memory", "node_data", "node_table", "id", "ids", "label", "features", "self_loops", "undirected"),
-    *("encode", "link_split", "like"),
+    *("encode", "link_split", "like", "engine"),
 )
 
 
@@ -89,8 +89,8 @@ def _partition(args) -> tuple[dict, str]:
     if args.out is None:
         raise InputError("--out is missing: name the shard directory to write, or add --dry-run")
     options = settings(args)
-    with console.Stages() as progress:
-        manifest = partition(args.source, out=args.out, force=args.force, progress=progress, **options)
+    with console.Stages() as progress, engine_options(args) as of_engine:
+        manifest = partition(args.source, out=args.out, force=args.force, progress=progress, **options, **of_engine)
     console.print_source_notes(manifest["notes"], manifest["left_out"])
     result = _figures(manifest, started, peak_with_children_bytes(), options.get("costs"))
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""

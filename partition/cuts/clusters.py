@@ -105,7 +105,11 @@ def _are_available(undirected: scipy.sparse.csr_array) -> bool:
 def _csr(undirected: scipy.sparse.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """``indptr``, neighbours and edge weights as the compiled loops take them; None where all edges weigh one."""
     weights = None if undirected.dtype == bool else np.ascontiguousarray(undirected.data, np.int64)
-    return np.ascontiguousarray(undirected.indptr, np.int64), np.ascontiguousarray(undirected.indices, np.int32), weights
+    return (
+        np.ascontiguousarray(undirected.indptr, np.int64),
+        np.ascontiguousarray(undirected.indices, np.int32),
+        weights,
+    )
 
 
 def _sums(cluster: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:

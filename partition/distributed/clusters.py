@@ -8,6 +8,8 @@ partitioning", arXiv 2303.01417, split nodes for the same reason).
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from .job import Job, mixed
@@ -20,27 +22,17 @@ def find_clusters(run: Stages, job: Job, rounds: int, heaviest: int) -> str:
     """Run rounds of label propagation; return the stage whose files hold the label of each node."""
 
     def count(number: int) -> None:
-        run.map(f"labels-{number}", lambda_task(_labels, job, number), job.ranges)
+        run.map(f"labels-{number}", partial(_labels, job, number=number), job.ranges)
 
     count(0)
     for number in range(rounds):
-        run.map(f"weights-{number}", lambda_task(_weights, job, number), job.ranges)
-        run.map(f"moves-{number}", lambda_task(_ask, job, number, heaviest), job.ranges)
-        run.map(f"joins-{number}", lambda_task(_answer, job, number, heaviest), job.ranges)
+        run.map(f"weights-{number}", partial(_weights, job, number=number), job.ranges)
+        run.map(f"moves-{number}", partial(_ask, job, number=number, heaviest=heaviest), job.ranges)
+        run.map(f"joins-{number}", partial(_answer, job, number=number, heaviest=heaviest), job.ranges)
         count(number + 1)
         run.drop(f"labels-{number}", f"weights-{number}", f"moves-{number}", f"joins-{number}")
-    run.map(f"weights-{rounds}", lambda_task(_weights, job, rounds), job.ranges)
+    run.map(f"weights-{rounds}", partial(_weights, job, number=rounds), job.ranges)
     return f"labels-{rounds}"
-
-
-class lambda_task:  # noqa: N801 (it is used as a function)
-    """A task for every range: ``function(job, item, *more)``."""
-
-    def __init__(self, function, job: Job, *more):
-        self.function, self.job, self.more = function, job, more
-
-    def __call__(self, item: int) -> Arrays:
-        return self.function(self.job, item, *self.more)
 
 
 def _labels(job: Job, index: int, number: int) -> Arrays:
@@ -74,7 +66,8 @@ def _ask(job: Job, index: int, number: int, heaviest: int) -> Arrays:
     row, neighbours = row[asks[row]], neighbours[asks[row]]
     keys = row * job.num_nodes + job.lookup_any(f"labels-{number}", "label", neighbours)
     pairs, affinity = np.unique(keys, return_counts=True)
-    row, to = pairs // job.num_nodes, (pairs % job.num_nodes).astype(job.node_type)
+    row = pairs // job.num_nodes
+    to: np.ndarray = (pairs % job.num_nodes).astype(job.node_type)
     own_weight, own = job.weights(np.diff(indptr)), np.zeros(len(nodes), np.int64)
     is_own = to == label[row]
     own[row[is_own]] = affinity[is_own]
@@ -107,11 +100,11 @@ def _answer(job: Job, index: int, number: int, heaviest: int) -> Arrays:
 def contract(run: Stages, job: Job, labels: str) -> None:
     """Number the clusters and add up the edges between them: stages ``cluster`` and ``coarse``."""
     weights = labels.replace("labels", "weights")
-    run.map("used", lambda_task(_used, job, weights), job.ranges)
+    run.map("used", partial(_used, job, weights=weights), job.ranges)
     ptr = np.concatenate([[0], np.cumsum([job.folder.load(f"used/{i}", "count")[0][0] for i in range(job.ranges)])])
-    run.map("cluster", lambda_task(_cluster, job, labels, ptr), job.ranges)
-    run.map("coarse-pieces", lambda_task(_coarse_pieces, job, int(ptr[-1])), job.ranges)
-    run.map("coarse", lambda_task(_coarse, job, int(ptr[-1])), job.ranges)
+    run.map("cluster", partial(_cluster, job, labels=labels, ptr=ptr), job.ranges)
+    run.map("coarse-pieces", partial(_coarse_pieces, job, clusters=int(ptr[-1])), job.ranges)
+    run.map("coarse", partial(_coarse, job, clusters=int(ptr[-1])), job.ranges)
     run.drop("coarse-pieces", "used")
 
 

@@ -7,6 +7,8 @@ taken back, and no bound is exceeded. Round after round, every two parts are in 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import scipy  # imports its parts at their first use
 
@@ -15,7 +17,6 @@ from dgl_gt.partition.cuts.balance import Balance, fill_empty_parts
 from dgl_gt.partition.cuts.clusters import k_way
 from dgl_gt.partition.cuts.permutation import row_type
 
-from .clusters import lambda_task
 from .job import Job
 from .stages import Arrays, Stages, by_key, gather
 
@@ -25,7 +26,7 @@ _INDEX = ("node", "degree")
 _EDGES = ("src", "ids")
 
 
-def cut_coarse(job: Job, attempts: int) -> Arrays:
+def cut_coarse(job: Job, _item: int, attempts: int) -> Arrays:
     """The part of each cluster in the best of several cuts of the graph of clusters, and what bounds parts."""
     names = ("degree", "neighbour", "weight", "load")
     pieces = [job.folder.load(f"coarse/{index}", *names) for index in range(job.ranges)]
@@ -64,13 +65,13 @@ def by_part(owner, parts: int, node, degree, src, ids) -> Arrays:
 
 def refine(run: Stages, job: Job) -> list[tuple[str, range, int]]:
     """Search in rounds of groups; return for each part in which files its nodes and edges are, and under which key."""
-    run.map("cells-0", lambda_task(project, job), job.ranges)
+    run.map("cells-0", partial(project, job), job.ranges)
     where = [("cells-0", range(job.ranges), part) for part in range(job.parts)]
     per_group = max(2, min(job.parts, job.sizes.group_edges * job.parts // max(job.num_edges, 1)))
     searched = job.parts > 1 and "owner" not in job.arrays
     for number, groups in enumerate(rounds(job.parts, per_group) if searched else [], start=1):
         stage = f"cells-{number}"
-        run.map(stage, lambda_task(_search, job, number, groups, where), len(groups))
+        run.map(stage, partial(_search, job, number=number, groups=groups, where=where), len(groups))
         run.drop(f"cells-{number - 1}")
         for item, group in enumerate(groups):
             for place, part in enumerate(group):
@@ -88,7 +89,7 @@ def rounds(parts: int, per_group: int) -> list[list[list[int]]]:
     found = []
     for _ in range(len(blocks) - 1):  # a tournament: the first stays, and the others go round
         half = len(blocks) // 2
-        found.append([one + other for one, other in zip(blocks[:half], blocks[:half - 1 : -1])])
+        found.append([one + other for one, other in zip(blocks[:half], blocks[: half - 1 : -1])])
         blocks = [blocks[0], blocks[-1], *blocks[1:-1]]
     return found
 

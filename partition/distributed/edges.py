@@ -25,19 +25,19 @@ def count_chunk(job: Job, index: int) -> Arrays:
     return {"ends": ends, "loops": np.flatnonzero(src == dst) + index * job.sizes.chunk_edges}
 
 
-def choose_ranges(job: Job) -> Arrays:
+def choose_ranges(job: Job, _item: int) -> Arrays:
     """Choose ranges of nodes with about as many ends of edges, from the counts of all chunks."""
     block, blocks = _blocks(job)
-    ends, loops = np.zeros(blocks, np.int64), [np.zeros(0, np.int64)]
+    ends, all_loops = np.zeros(blocks, np.int64), [np.zeros(0, np.int64)]
     for index in range(chunks(job)):
         of_chunk, of_loops = job.folder.load(f"count/{index}", "ends", "loops")
         ends += of_chunk
-        loops.append(of_loops)
+        all_loops.append(of_loops)
     load = np.cumsum(ends + block)  # a node without edges takes room, too
     count = -(-int(load[-1]) // job.sizes.range_ends)
     first = np.searchsorted(load, load[-1] * np.arange(1, count) / count)
     ptr = np.unique(np.concatenate([[0], np.minimum(first * block, job.num_nodes), [job.num_nodes]]))
-    listed, loops = job.arrays["src"].shape[0], np.concatenate(loops)
+    listed, loops = job.arrays["src"].shape[0], np.concatenate(all_loops)
     num_edges = 2 * listed - len(loops) if job.coo.listed_once else listed
     return {"ptr": ptr.astype(np.int64), "loops": loops, "num_edges": np.array([num_edges])}
 

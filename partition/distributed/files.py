@@ -86,7 +86,9 @@ class ArrayFile:
         try:
             now = os.stat(self.path)
         except OSError as error:
-            raise InputError(f"{self.path} cannot be read by a worker ({error.strerror}); all need the same files") from error
+            raise InputError(
+                f"{self.path} cannot be read by a worker ({error.strerror}); all need the same files"
+            ) from error
         if (now.st_size, now.st_mtime_ns) != (self.bytes, self.modified_ns):
             raise InputError(f"{self.path} has changed since this run began; start again without resume (--resume)")
         if 0 in self.shape:
@@ -112,11 +114,12 @@ def array_file(array: np.ndarray, copy: Path) -> ArrayFile:
 
 def _file_of(array: np.ndarray) -> tuple[str, int] | None:
     """The file of a mapped array that others can map, too, and its place there."""
-    root = array
+    root: np.ndarray = array
     while isinstance(root.base, np.ndarray):
         root = root.base
-    mapped = is_mapped(array) and isinstance(root, np.memmap) and array.flags.c_contiguous and array.dtype.isnative
-    if not mapped or not array.size or root.filename is None or not os.path.isfile(root.filename):
+    if not (isinstance(root, np.memmap) and is_mapped(array) and array.flags.c_contiguous and array.dtype.isnative):
+        return None
+    if not array.size or root.filename is None or not os.path.isfile(root.filename):
         return None
     begin = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
     return os.path.abspath(root.filename), root.offset + begin

@@ -13,15 +13,24 @@ from dgl_gt.partition.sources.coo import COOGraph
 
 from .files import ArrayFile, Folder
 
+BASE_BYTES = 200 << 20  # of a process without a task
+EDGE_BYTES = 96  # that a task takes for each edge, at most, in the stages that hold most of them
+
 
 @dataclass(frozen=True)
 class Sizes:
     """How a run is divided; this, the seed and the source decide what is written, and the number of workers does not."""
 
-    chunk_edges: int = 1 << 22  # listed edges that a task reads
-    range_ends: int = 1 << 23  # ends of edges at the nodes of a range
-    coarse_ends: int = 1 << 24  # the same of the graph that METIS sees
-    group_edges: int = 1 << 25  # in-edges of the parts that one task refines
+    chunk_edges: int  # listed edges that a task reads
+    range_ends: int  # ends of edges at the nodes of a range
+    coarse_ends: int  # the same of the graph that METIS sees
+    group_edges: int  # in-edges of the parts that one task refines
+
+    @classmethod
+    def within(cls, memory_bytes: int) -> Sizes:
+        """Sizes whose tasks take about this much memory each."""
+        ends = max(1, (memory_bytes - BASE_BYTES) // EDGE_BYTES)
+        return cls(min(1 << 22, ends // 4), min(1 << 23, ends // 2), ends // 2, ends)
 
 
 @dataclass(frozen=True)
@@ -66,14 +75,12 @@ class Job:
     def graph(self) -> COOGraph:
         """The source, whose arrays are mapped into memory."""
         opened = {name: each.open() for name, each in self.arrays.items()}
-        data = {kind: {} for kind in ("node", "edge")}
+        data: dict[str, dict[str, np.ndarray]] = {"node": {}, "edge": {}}
         for name, array in opened.items():
             kind, slash, column = name.partition("/")
             if slash:
                 data[kind][column] = array
-        return replace(
-            self.coo, src=opened["src"], dst=opened["dst"], node_data=data["node"], edge_data=data["edge"]
-        )
+        return replace(self.coo, src=opened["src"], dst=opened["dst"], node_data=data["node"], edge_data=data["edge"])
 
     def weights(self, in_degrees: np.ndarray) -> np.ndarray:
         """What nodes add to the time that their rank computes, int64."""

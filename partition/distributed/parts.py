@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import fields, replace
+from functools import partial
 from secrets import token_hex
 
 import numpy as np
@@ -30,7 +31,6 @@ from dgl_gt.partition.shards.write import arrays_of_part, write_part
 from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.mapped_arrays import take_rows
 
-from .clusters import lambda_task
 from .cut import part_cells
 from .job import Job
 from .stages import Arrays, Stages, by_key, gather
@@ -39,14 +39,14 @@ _COUNTS = tuple(each.name for each in fields(PartCounts))
 PARTS = "parts"  # folder of the finished parts
 
 
-def write_parts(run: Stages, job: Job, where: list) -> tuple[Figures, dict, np.ndarray, dict]:
+def write_parts(run: Stages, job: Job, where: list) -> tuple[Figures, dict, np.ndarray, list]:
     """Write all parts into the work directory; return figures, quality, slice pointers and the entries of files."""
-    run.map("order", lambda_task(_order, job, where), job.parts)
+    run.map("order", partial(_order, job, where=where), job.parts)
     sizes = [len(job.folder.load(f"order/{part}", "nodes")[0]) for part in range(job.parts)]
     ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    run.map("new-ids", lambda_task(_new_ids, job, ptr), job.ranges)
-    run.map("rows", lambda_task(_rows, job, where, ptr), job.parts)
-    run.map("write", lambda_task(_write, job, ptr), job.parts)
+    run.map("new-ids", partial(_new_ids, job, ptr=ptr), job.ranges)
+    run.map("rows", partial(_rows, job, where=where, ptr=ptr), job.parts)
+    run.map("write", partial(_write, job, ptr=ptr), job.parts)
     return _described(job, ptr)
 
 
@@ -59,8 +59,8 @@ def _order(job: Job, part: int, where: list) -> Arrays:
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(node)))]).astype(np.int64)
     own = Graph(indptr, place[inside].astype(np.int32), np.zeros(0, np.int32))
     nodes = node[order_of_part(symmetrised(own), seed=job.seed)] if len(node) else node
-    rows = np.arange(len(nodes), dtype=job.node_type)
-    return {"nodes": nodes, **by_key("at", job.range_of(nodes), job.ranges, node=nodes, row=rows)}
+    rows: np.ndarray = np.arange(len(nodes), dtype=job.node_type)
+    return {"nodes": nodes} | by_key("at", job.range_of(nodes), job.ranges, node=nodes, row=rows)
 
 
 def _new_ids(job: Job, index: int, ptr: np.ndarray) -> Arrays:
@@ -99,28 +99,27 @@ def _rows(job: Job, part: int, where: list, ptr: np.ndarray) -> Arrays:
         "user_ids": user_ids,
         "ring": new[is_copy][by_new],
     }
-    counts, _ = count_part(*_local(found, held, ptr), part, 1)
+    local = Graph(found["indptr"], found["indices"], found["edge_ids"])
+    counts, _ = count_part(local, *_as_numbered(local), np.searchsorted(held, ptr), part, 1)
     return found | {"ptr": np.searchsorted(held, ptr)} | {name: getattr(counts, name) for name in _COUNTS}
 
 
-def _local(found: Arrays, held: np.ndarray, ptr: np.ndarray):
-    """The arguments of functions that count or lay out a part: those of the graph of its rows."""
-    graph = Graph(found["indptr"], found["indices"], found["edge_ids"])
-    same = np.arange(len(held), dtype=found["indices"].dtype)
-    slot = np.full(len(held), -1, row_type(len(held)))
-    return graph, same, same, slot, np.searchsorted(held, ptr)
+def _as_numbered(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Order, new ids and scratch of a graph whose nodes are in the order of new ids."""
+    same: np.ndarray = np.arange(graph.num_nodes, dtype=graph.indices.dtype)
+    return same, same, np.full(graph.num_nodes, -1, row_type(graph.num_nodes))
 
 
 def _write(job: Job, part: int, ptr: np.ndarray) -> Arrays:
     """Write the files of a part."""
     names = ("indptr", "indices", "edge_ids", "user_ids", "ring", "received", "ptr")
-    *local, user_ids, ring, received, local_ptr = job.folder.load(f"rows/{part}", *names)
+    *arrays, user_ids, ring, received, local_ptr = job.folder.load(f"rows/{part}", *names)
     begin, end = ptr[part : part + 2].tolist()
-    same = np.arange(len(user_ids), dtype=local[1].dtype)
-    slot = np.full(len(user_ids), -1, row_type(len(user_ids)))
-    own = np.arange(*local_ptr[part : part + 2], dtype=same.dtype)
+    local = Graph(*arrays)
+    same, new_ids, slot = _as_numbered(local)
+    own = same[slice(*local_ptr[part : part + 2])]
     copies = np.delete(same, own)
-    laid_out = part_with_halo(Graph(*local), same, same, slot, local_ptr, part, [copies])
+    laid_out = part_with_halo(local, same, new_ids, slot, local_ptr, part, [copies])
     wanted = []
     for other in range(job.parts):
         (theirs,) = job.folder.load(f"rows/{other}", "ring")
@@ -158,7 +157,7 @@ def _write_in_one_step(job: Job, coo: COOGraph, part: int, structure: dict) -> d
     return entries
 
 
-def _described(job: Job, ptr: np.ndarray) -> tuple[Figures, dict, np.ndarray, dict]:
+def _described(job: Job, ptr: np.ndarray) -> tuple[Figures, dict, np.ndarray, list]:
     """Figures, quality, slice pointers and the entries of files, from what the parts have counted."""
     coo = job.graph()
     loaded = [job.folder.load(f"rows/{part}", "ring", *_COUNTS) for part in range(job.parts)]

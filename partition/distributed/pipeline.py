@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import reprlib
 import shutil
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-import dgl_gt
 from dgl_gt.partition.cuts.balance import shares
 from dgl_gt.partition.cuts.edge_cut import checked_owner
 from dgl_gt.partition.cuts.permutation import check_parts
@@ -22,12 +26,14 @@ from dgl_gt.partition.shards.write import add_node_names, described_counts
 from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.output_checks import check_target
+from dgl_gt.partition.system.units import format_bytes
 
-from .clusters import CLUSTERS_PER_PART, contract, find_clusters, lambda_task
+from .clusters import CLUSTERS_PER_PART, contract, find_clusters
 from .cut import cut_coarse, refine
 from .edges import bucket_chunk, choose_ranges, chunks, count_chunk, sort_range
+from .engine import MEMORY_BYTES, version
 from .files import Folder, array_file
-from .job import Job, Sizes
+from .job import BASE_BYTES, EDGE_BYTES, Job, Sizes
 from .parts import PARTS, write_parts
 from .stages import Engine, Stages
 
@@ -36,6 +42,7 @@ _REFUSED = (  # options that change the graph or the cut in ways that no task kn
     *("self_loops", "undirected", "reverse_kind", "random_features", "encode", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
+_UNEVEN = 1.5  # of the largest part over an even share
 _ROUNDS = 8
 _PLAN = "plan.json"
 
@@ -47,20 +54,35 @@ def check_options(config) -> None:
         is_given = value not in (each.default, None) and (each.name, value) != ("cut", "edge")
         if each.name in _REFUSED and is_given:
             raise InputError(
-                f"{each.name} (--{each.name.replace('_', '-')}) is {value!r}, which an engine (--engine) does not have yet; "
+                f"{each.name} (--{each.name.replace('_', '-')}) is {reprlib.repr(value)}, which an engine (--engine) does not have yet; "
                 "leave it out, or partition in one process"
             )
 
 
 def partition_on(
-    engine: Engine, source, opened: Graph | COOGraph, config, out, *, force, resume, progress, id_map, sizes=None
+    engine: Engine,
+    opened: Graph | COOGraph,
+    config,
+    out,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    progress=lambda stage: None,
+    id_map: bool = False,
+    sizes: Sizes | None = None,
+    memory_bytes: int | None = None,
 ) -> dict:
     """Partition an opened source by the tasks of an engine; arguments as for :func:`dgl_gt.partition.partition`."""
+    memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
+    sizes = Sizes.within(memory_bytes) if sizes is None else sizes
     coo = _checked(opened)
     check_parts(coo.num_nodes, config.parts)
+    check_worker_memory(coo, config.parts, memory_bytes)
     target = check_target(out, SHARDS, force=force)
     folder = Folder(str(target.parent / f".{target.name}.work"))
-    job = _prepared(folder, coo, config, sizes or Sizes(), resume)
+    with _removed_unless_begun(folder):
+        job = _prepared(folder, coo, config, sizes, resume)
+        engine.check(folder.path, memory_bytes)
     run = Stages(engine, folder, progress)
     job = _ranges(run, job)
     where = _cut(run, job, config)
@@ -71,7 +93,13 @@ def partition_on(
             folder.place(f"{PARTS}/part{part}").rename(new / f"part{part}")
         files = {name: entry for of_part in entries for name, entry in of_part.items()}
         part_bytes = [sum(entry["bytes"] for entry in of_part.values()) for of_part in entries]
-        made = {"seed": config.seed, "choice": None, "method": "metis", "isolated_nodes": _isolated(job), "mapping": None}
+        made = {
+            "seed": config.seed,
+            "choice": None,
+            "method": "metis",
+            "isolated_nodes": _isolated(job),
+            "mapping": None,
+        }
         described = described_counts(job.graph(), figures, quality, ptr, part_bytes) | made
         names = add_node_names(new, coo.node_names, files, id_map=id_map)
         manifest = write_manifest(new, {**described, "node_names": names, "links": None, "files": files})
@@ -79,16 +107,58 @@ def partition_on(
     return manifest
 
 
+def check_worker_memory(coo: COOGraph, parts: int, memory_bytes: int) -> None:
+    """Raise :class:`InputError` where two parts do not fit into the memory of a task."""
+    row_bytes = sum(each.itemsize * int(np.prod(each.shape[1:])) for each in coo.node_data.values())
+    edge_bytes = sum(each.itemsize * int(np.prod(each.shape[1:])) for each in coo.edge_data.values())
+    assert coo.num_nodes is not None
+    edges = coo.num_edges / parts
+    searched = 2 * edges * EDGE_BYTES
+    written = edges * (EDGE_BYTES + edge_bytes) + 2 * coo.num_nodes / parts * (2 * row_bytes + EDGE_BYTES)
+    needed = BASE_BYTES + int(_UNEVEN * max(searched, written))
+    if needed > memory_bytes:
+        raise InputError(
+            f"worker_memory (--worker-memory) is {format_bytes(memory_bytes)}, and tasks on {parts} parts of {coo.name} need about "
+            f"{needed >> 20}MiB: give that much, or make more parts"
+        )
+
+
+@contextmanager
+def _removed_unless_begun(folder: Folder) -> Iterator[None]:
+    """Leave no work directory where a run is refused before its first stage."""
+    is_new = not os.path.isdir(folder.path)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
 def _checked(opened: Graph | COOGraph) -> COOGraph:
     """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
     if opened.schema is not None or opened.link_split is not None:
         what = "node types" if opened.schema is not None else "links that are split off"
-        raise InputError(f"{opened.name} has {what}, which an engine (--engine) does not take yet; partition it in one process")
-    coo = opened
+        raise InputError(
+            f"{opened.name} has {what}, which an engine (--engine) does not take yet; partition it in one process"
+        )
     if isinstance(opened, Graph):
-        kept = ("num_nodes", "node_data", "edge_data", "name", "left_out", "notes", "node_names", "class_names", "encodings")
-        coo = COOGraph(*opened.edges(), **{name: getattr(opened, name) for name in (*kept, "transforms", "node_type")})
-    coo = replace(coo, num_nodes=checked_num_nodes(coo.num_nodes, *coo.id_range, coo.name))
+        kept = (
+            "num_nodes",
+            "node_data",
+            "edge_data",
+            "name",
+            "left_out",
+            "notes",
+            "node_names",
+            "class_names",
+            "encodings",
+        )
+        opened = COOGraph(
+            *opened.edges(), **{name: getattr(opened, name) for name in (*kept, "transforms", "node_type")}
+        )
+    low, high = opened.id_range
+    coo = replace(opened, num_nodes=checked_num_nodes(opened.num_nodes, low, high, opened.name))
     coo = replace(coo, node_data=standard_by_type(coo.node_data, coo), edge_data=standard_by_type(coo.edge_data, coo))
     check_data(replace(coo, listed_once=False))  # edge data have a row for each listed edge
     return coo
@@ -100,14 +170,18 @@ def _prepared(folder: Folder, coo: COOGraph, config, sizes: Sizes, resume: bool)
     if not resume:
         shutil.rmtree(place, ignore_errors=True)
     arrays = {"src": coo.src, "dst": coo.dst}
-    arrays |= {f"{kind}/{name}": each for kind in ("node", "edge") for name, each in getattr(coo, f"{kind}_data").items()}
+    arrays |= {
+        f"{kind}/{name}": each for kind in ("node", "edge") for name, each in getattr(coo, f"{kind}_data").items()
+    }
     if config.owner is not None:
         arrays["owner"] = checked_owner(config.owner, coo.num_nodes, config.parts)
     place.mkdir(parents=True, exist_ok=True)
     described = {name: array_file(each, place / "source" / f"{i}.npy") for i, (name, each) in enumerate(arrays.items())}
     plan = {
-        "version": dgl_gt.__version__,
-        "options": {name: repr(getattr(config, name)) for name in ("parts", "seed", "attempts", "target_weights", "costs")},
+        "version": version(),
+        "options": {
+            name: repr(getattr(config, name)) for name in ("parts", "seed", "attempts", "target_weights", "costs")
+        },
         "sizes": asdict(sizes),
         "nodes": coo.num_nodes,
         "arrays": {name: _identity(each, place) for name, each in described.items()},
@@ -143,11 +217,11 @@ def _check_plan(path: Path, plan: dict) -> None:
 
 def _ranges(run: Stages, job: Job) -> Job:
     """Sort the edges into ranges of nodes."""
-    run.map("count", lambda_task(count_chunk, job), chunks(job))
-    ptr, num_edges = run.reduce("ranges", _Reduce(choose_ranges, job), "ptr", "num_edges")
+    run.map("count", partial(count_chunk, job), chunks(job))
+    ptr, num_edges = run.reduce("ranges", partial(choose_ranges, job), "ptr", "num_edges")
     job = replace(job, range_ptr=ptr, num_edges=int(num_edges[0]))
-    run.map("edges", lambda_task(bucket_chunk, job), chunks(job))
-    run.map("ranges-sorted", lambda_task(sort_range, job), job.ranges)
+    run.map("edges", partial(bucket_chunk, job), chunks(job))
+    run.map("ranges-sorted", partial(sort_range, job), job.ranges)
     run.drop("count", "edges")
     return job
 
@@ -162,20 +236,10 @@ def _cut(run: Stages, job: Job, config) -> list:
         heaviest = max(1, total // (CLUSTERS_PER_PART * job.parts))
         labels = find_clusters(run, job, rounds, heaviest)
         contract(run, job, labels)
-        run.map("coarse-cut", _Reduce(cut_coarse, job, config.attempts), 1)
+        run.map("coarse-cut", partial(cut_coarse, job, attempts=config.attempts), 1)
         run.drop(labels, labels.replace("labels", "weights"), "coarse")
     return refine(run, job)
 
 
 def _isolated(job: Job) -> int:
     return sum(int(job.folder.load(f"ranges-sorted/{index}", "isolated")[0][0]) for index in range(job.ranges))
-
-
-class _Reduce:
-    """A task for the only item of a stage: ``function(job, *more)``."""
-
-    def __init__(self, function, job: Job, *more):
-        self.function, self.job, self.more = function, job, more
-
-    def __call__(self, item: int = 0):
-        return self.function(self.job, *self.more)

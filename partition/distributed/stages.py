@@ -16,10 +16,15 @@ from .files import Folder
 
 Arrays = dict[str, np.ndarray]
 _DONE = "done"
+_SAYS_EVERY_S = 10
 
 
 class Engine(Protocol):
     """What runs tasks: here, or on many machines."""
+
+    def check(self, folder: str, memory_bytes: int) -> None:
+        """Raise :class:`InputError` where tasks of this much memory cannot run, or do not see a folder."""
+        ...
 
     def run(self, stage: str, task: Callable[[int], int], items: list[int]) -> Iterator[int]:
         """Call ``task`` with each item, in any order, perhaps more than once; yield what it returns as it ends."""
@@ -28,6 +33,9 @@ class Engine(Protocol):
 
 class InProcess:
     """Runs tasks one after the other in this process."""
+
+    def check(self, folder: str, memory_bytes: int) -> None:
+        """Raise nothing."""
 
     def run(self, stage: str, task: Callable[[int], int], items: list[int]) -> Iterator[int]:
         """Call ``task`` with each item."""
@@ -47,17 +55,21 @@ class Stages:
         if self.folder.has(f"{stage}/{_DONE}"):
             return
         items = [item for item in range(count) if not self.folder.has(f"{stage}/{item}")]
-        started, written = time.monotonic(), 0
+        self.progress(stage)
+        started = said = time.monotonic()
+        written = 0
         results = self.engine.run(stage, partial(_run_task, self.folder, stage, task), items)
         for number, size in enumerate(results, start=1):
             written += size
-            left = (time.monotonic() - started) / number * (len(items) - number)
-            self.progress(f"{stage}: {number} of {len(items)}, {format_bytes(written)} written, about {left:.0f} s left")
+            now = time.monotonic()
+            if now - said > _SAYS_EVERY_S:
+                left, said = (now - started) / number * (len(items) - number), now
+                self.progress(f"{stage}: {number} of {len(items)}, {format_bytes(written)} written, {left:.0f} s left")
         self.folder.save(f"{stage}/{_DONE}", {})
 
-    def reduce(self, stage: str, task: Callable[[], Arrays], *keys: str) -> list[np.ndarray]:
+    def reduce(self, stage: str, task: Callable[[int], Arrays], *keys: str) -> list[np.ndarray]:
         """Run one task, and return arrays of its file."""
-        self.map(stage, partial(_alone, task), 1)
+        self.map(stage, task, 1)
         return self.folder.load(f"{stage}/0", *keys)
 
     def drop(self, *stages: str) -> None:
@@ -70,10 +82,6 @@ class Stages:
 
 def _run_task(folder: Folder, stage: str, task: Callable[[int], Arrays], item: int) -> int:
     return folder.save(f"{stage}/{item}", task(item))
-
-
-def _alone(task: Callable[[], Arrays], item: int) -> Arrays:
-    return task()
 
 
 # ---- exchange by key: a task writes its rows sorted by key, and a task of the next stage gathers those of one key
