@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -254,7 +255,8 @@ def training_nodes(graph) -> np.ndarray | None:
     names = [name for name in graph.node_data if name.rpartition("/")[2] == "train_mask"]
     if not names:
         return None
-    masks = [on_all_nodes(graph, name, graph.node_data[name]).reshape(graph.num_nodes, -1) for name in names]
+    masks = [on_all_nodes(graph, name, graph.node_data[name]) for name in names]
+    masks = [each.reshape(len(each), math.prod(each.shape[1:])) for each in masks]
     return np.concatenate(masks, axis=1) if len({each.shape for each in masks}) > 1 else np.logical_or.reduce(masks)
 
 

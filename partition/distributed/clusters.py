@@ -76,8 +76,10 @@ def _ask(job: Job, index: int, number: int, heaviest: int) -> Arrays:
     has_room = job.lookup_any(f"weights-{number}", "weight", to) + own_weight[row] <= heaviest
     row, to, affinity = row[has_room], to[has_room], affinity[has_room]
     order = np.lexsort((mixed(to.astype(np.int64) * 31 + row, job.seed + number), affinity, row))
-    last = order[np.append(row[order][1:] != row[order][:-1], [True] * bool(len(row)))]
-    row, to = row[last], to[last]
+    row, to = row[order], to[order]
+    is_last = np.ones(len(row), bool)
+    is_last[:-1] = row[1:] != row[:-1]
+    row, to = row[is_last], to[is_last]
     return by_key("to", job.range_of(to), job.ranges, node=nodes[row], label=to, weight=own_weight[row])
 
 
@@ -101,7 +103,7 @@ def contract(run: Stages, job: Job, labels: str) -> None:
     """Number the clusters and add up the edges between them: stages ``cluster`` and ``coarse``."""
     weights = labels.replace("labels", "weights")
     run.map("used", partial(_used, job, weights=weights), job.ranges)
-    ptr = np.concatenate([[0], np.cumsum([job.folder.load(f"used/{i}", "count")[0][0] for i in range(job.ranges)])])
+    (ptr,) = run.reduce("clusters", partial(_cluster_ptr, job), "ptr")
     run.map("cluster", partial(_cluster, job, labels=labels, ptr=ptr), job.ranges)
     run.map("coarse-pieces", partial(_coarse_pieces, job, clusters=int(ptr[-1])), job.ranges)
     run.map("coarse", partial(_coarse, job, clusters=int(ptr[-1])), job.ranges)
@@ -112,6 +114,12 @@ def _used(job: Job, index: int, weights: str) -> Arrays:
     """The number of each label of a range that nodes have, counted from 0."""
     (weight,) = job.folder.load(f"{weights}/{index}", "weight")
     return {"number": np.cumsum(weight > 0) - 1, "count": np.array([np.count_nonzero(weight)])}
+
+
+def _cluster_ptr(job: Job, _item: int) -> Arrays:
+    """Where the clusters of each range begin, and their number."""
+    counts = [int(job.folder.load(f"used/{index}", "count")[0][0]) for index in range(job.ranges)]
+    return {"ptr": np.concatenate([[0], np.cumsum(counts)])}
 
 
 def _cluster(job: Job, index: int, labels: str, ptr: np.ndarray) -> Arrays:

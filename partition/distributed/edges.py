@@ -14,7 +14,7 @@ _BLOCKS = 1 << 16  # of nodes, whose edges are counted to choose the ranges
 
 def chunks(job: Job) -> int:
     """The number of chunks that the listed edges are read in."""
-    return -(-job.arrays["src"].shape[0] // job.sizes.chunk_edges)
+    return max(1, -(-job.arrays["src"].shape[0] // job.sizes.chunk_edges))
 
 
 def count_chunk(job: Job, index: int) -> Arrays:

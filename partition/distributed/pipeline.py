@@ -49,12 +49,12 @@ _PLAN = "plan.json"
 
 def check_options(config) -> None:
     """Raise :class:`InputError` for an option that the distributed cut does not have."""
-    for each in fields(config):
-        value = getattr(config, each.name)
-        is_given = value not in (each.default, None) and (each.name, value) != ("cut", "edge")
-        if each.name in _REFUSED and is_given:
+    defaults = {each.name: each.default for each in fields(config)}
+    for name in _REFUSED:
+        value = getattr(config, name)
+        if value not in (defaults[name], None) and (name, value) != ("cut", "edge"):
             raise InputError(
-                f"{each.name} (--{each.name.replace('_', '-')}) is {reprlib.repr(value)}, which an engine (--engine) does not have yet; "
+                f"{name} (--{name.replace('_', '-')}) is {reprlib.repr(value)}, which an engine (--engine) does not have yet; "
                 "leave it out, or partition in one process"
             )
 
@@ -90,7 +90,7 @@ def partition_on(
     check_memory(figures, config.costs, config.rank_memory, is_only=True)
     with new_directory(out, SHARDS, force=force) as new:
         for part in range(job.parts):
-            folder.place(f"{PARTS}/part{part}").rename(new / f"part{part}")
+            shutil.copytree(folder.place(f"{PARTS}/part{part}"), new / f"part{part}", copy_function=_link)
         files = {name: entry for of_part in entries for name, entry in of_part.items()}
         part_bytes = [sum(entry["bytes"] for entry in of_part.values()) for of_part in entries]
         made = {
@@ -105,6 +105,14 @@ def partition_on(
         manifest = write_manifest(new, {**described, "node_names": names, "links": None, "files": files})
     shutil.rmtree(folder.path, ignore_errors=True)
     return manifest
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file a second name, or copy it where the file system has no such thing; a run that dies now can go on."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def check_worker_memory(coo: COOGraph, parts: int, memory_bytes: int) -> None:

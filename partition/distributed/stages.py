@@ -52,7 +52,7 @@ class Stages:
 
     def map(self, stage: str, task: Callable[[int], Arrays], count: int) -> None:
         """Run ``task(item)`` for ``count`` items, and keep the arrays that each returns in the file ``stage/item``."""
-        if self.folder.has(f"{stage}/{_DONE}"):
+        if self.folder.has(f"{_DONE}/{stage}"):
             return
         items = [item for item in range(count) if not self.folder.has(f"{stage}/{item}")]
         self.progress(stage)
@@ -65,7 +65,7 @@ class Stages:
             if now - said > _SAYS_EVERY_S:
                 left, said = (now - started) / number * (len(items) - number), now
                 self.progress(f"{stage}: {number} of {len(items)}, {format_bytes(written)} written, {left:.0f} s left")
-        self.folder.save(f"{stage}/{_DONE}", {})
+        self.folder.save(f"{_DONE}/{stage}", {})
 
     def reduce(self, stage: str, task: Callable[[int], Arrays], *keys: str) -> list[np.ndarray]:
         """Run one task, and return arrays of its file."""
@@ -73,11 +73,9 @@ class Stages:
         return self.folder.load(f"{stage}/0", *keys)
 
     def drop(self, *stages: str) -> None:
-        """Remove the files of stages that no later one reads."""
+        """Remove the files of stages that are done and that no later one reads."""
         for stage in stages:
-            if self.folder.has(f"{stage}/{_DONE}"):
-                self.folder.drop(stage)
-            self.folder.save(f"{stage}/{_DONE}", {})
+            self.folder.drop(stage)
 
 
 def _run_task(folder: Folder, stage: str, task: Callable[[int], Arrays], item: int) -> int:
