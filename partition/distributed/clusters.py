@@ -57,24 +57,22 @@ def _weights(job: Job, index: int, number: int) -> Arrays:
 
 def _ask(job: Job, index: int, number: int, heaviest: int) -> Arrays:
     """The clusters that half of the nodes of a range ask to join."""
-    nodes = job.nodes(index)
-    ptr, neighbours, indptr = job.folder.load(f"ranges-sorted/{index}", "ptr", "neighbours", "indptr")
+    nodes, names = job.nodes(index), ("ptr", "neighbours", "others", "indptr")
+    ptr, neighbours, others, indptr = job.folder.load(f"ranges-sorted/{index}", *names)
     (label,) = job.folder.load(f"labels-{number}/{index}", "label")
     turn, half = divmod(number, 2)
     asks = (mixed(nodes, job.seed + turn) & np.uint64(1)) == half
     row = np.repeat(np.arange(len(nodes)), np.diff(ptr))
     row, neighbours = row[asks[row]], neighbours[asks[row]]
-    keys = row * job.num_nodes + job.lookup_any(f"labels-{number}", "label", neighbours)
-    pairs, affinity = np.unique(keys, return_counts=True)
-    row = pairs // job.num_nodes
-    to: np.ndarray = (pairs % job.num_nodes).astype(job.node_type)
+    labels, code = np.unique(job.lookup(f"labels-{number}", "label", others), return_inverse=True)
+    pairs, affinity = np.unique(row * len(labels) + code[neighbours], return_counts=True)
+    row, code = pairs // max(len(labels), 1), pairs % max(len(labels), 1)
     own_weight, own = job.weights(np.diff(indptr)), np.zeros(len(nodes), np.int64)
-    is_own = to == label[row]
+    is_own = labels[code] == label[row]
     own[row[is_own]] = affinity[is_own]
-    better = ~is_own & (affinity > own[row])
-    row, to, affinity = row[better], to[better], affinity[better]
-    has_room = job.lookup_any(f"weights-{number}", "weight", to) + own_weight[row] <= heaviest
-    row, to, affinity = row[has_room], to[has_room], affinity[has_room]
+    room = heaviest - job.lookup(f"weights-{number}", "weight", labels)
+    joins = ~is_own & (affinity > own[row]) & (room[code] >= own_weight[row])
+    row, to, affinity = row[joins], labels[code[joins]], affinity[joins]
     order = np.lexsort((mixed(to.astype(np.int64) * 31 + row, job.seed + number), affinity, row))
     row, to = row[order], to[order]
     is_last = np.ones(len(row), bool)
@@ -104,7 +102,7 @@ def contract(run: Stages, job: Job, labels: str) -> None:
     weights = labels.replace("labels", "weights")
     run.map("used", partial(_used, job, weights=weights), job.ranges)
     (ptr,) = run.reduce("clusters", partial(_cluster_ptr, job), "ptr")
-    run.map("cluster", partial(_cluster, job, labels=labels, ptr=ptr), job.ranges)
+    run.map("cluster", partial(_cluster, job, stage=labels, ptr=ptr), job.ranges)
     run.map("coarse-pieces", partial(_coarse_pieces, job, clusters=int(ptr[-1])), job.ranges)
     run.map("coarse", partial(_coarse, job, clusters=int(ptr[-1])), job.ranges)
     run.drop("coarse-pieces", "used")
@@ -122,19 +120,21 @@ def _cluster_ptr(job: Job, _item: int) -> Arrays:
     return {"ptr": np.concatenate([[0], np.cumsum(counts)])}
 
 
-def _cluster(job: Job, index: int, labels: str, ptr: np.ndarray) -> Arrays:
+def _cluster(job: Job, index: int, stage: str, ptr: np.ndarray) -> Arrays:
     """The cluster of each node of a range."""
-    (label,) = job.folder.load(f"{labels}/{index}", "label")
-    number = job.lookup_any("used", "number", label) + ptr[job.range_of(label)]
-    return {"cluster": number.astype(job.node_type)}
+    (label,) = job.folder.load(f"{stage}/{index}", "label")
+    labels, place = np.unique(label, return_inverse=True)
+    number = job.lookup("used", "number", labels) + ptr[job.range_of(labels)]
+    return {"cluster": number.astype(job.node_type)[place]}
 
 
 def _coarse_pieces(job: Job, index: int, clusters: int) -> Arrays:
     """The edges between clusters that a range adds, and the weights of clusters, by slices of all clusters."""
-    ptr, neighbours, indptr = job.folder.load(f"ranges-sorted/{index}", "ptr", "neighbours", "indptr")
+    names = ("ptr", "neighbours", "others", "indptr")
+    ptr, neighbours, others, indptr = job.folder.load(f"ranges-sorted/{index}", *names)
     (cluster,) = job.folder.load(f"cluster/{index}", "cluster")
     begin = np.repeat(cluster, np.diff(ptr)).astype(np.int64)
-    pairs = begin * clusters + job.lookup_any("cluster", "cluster", neighbours)
+    pairs = begin * clusters + job.lookup("cluster", "cluster", others)[neighbours]
     pairs, weight = np.unique(pairs[pairs // clusters != pairs % clusters], return_counts=True)
     some, place = np.unique(cluster, return_inverse=True)
     loads = np.bincount(place, job.weights(np.diff(indptr)), len(some)).astype(np.int64)

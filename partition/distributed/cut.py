@@ -17,7 +17,7 @@ from dgl_gt.partition.cuts.balance import Balance, fill_empty_parts
 from dgl_gt.partition.cuts.clusters import k_way
 from dgl_gt.partition.cuts.permutation import row_type
 
-from .job import Job
+from .job import Job, places, unique
 from .stages import Arrays, Stages, by_key, gather
 
 _STEP_BOUND = 1.03
@@ -82,9 +82,9 @@ def refine(run: Stages, job: Job) -> list[tuple[str, range, int]]:
 def rounds(parts: int, per_group: int) -> list[list[list[int]]]:
     """Rounds of disjoint groups of at most ``per_group`` parts, in which every two parts are together in some round."""
     size = max(1, per_group // 2)
-    blocks = [list(range(begin, min(begin + size, parts))) for begin in range(0, parts, size)]
-    if len(blocks) <= 2:
+    if parts <= 2 * size:
         return [[[*range(parts)]]]
+    blocks = [each.tolist() for each in np.array_split(np.arange(parts), -(-parts // size))]
     blocks += [[]] * (len(blocks) % 2)
     found = []
     for _ in range(len(blocks) - 1):  # a tournament: the first stays, and the others go round
@@ -123,11 +123,12 @@ def _search(job: Job, index: int, number: int, groups: list[list[int]], where: l
 def _move(job: Job, node, degree, src, owner, capacities, floors, seed: int) -> None:
     """The search of a group; sources in other parts stay where they are, all in one part that has no room."""
     order = np.argsort(node)
-    place = np.searchsorted(node, src, sorter=order).clip(max=len(node) - 1)
-    local = order[place].astype(row_type(len(node) + len(src)))
-    is_outside = node[local] != src
-    outside, number = np.unique(src[is_outside], return_inverse=True)
-    local[is_outside] = len(node) + number
+    place = places(node[order], src, job.num_nodes)
+    is_outside = place < 0
+    outside = unique(src[is_outside])
+    local = order.astype(row_type(len(node) + len(outside)))[place]
+    local[is_outside] = len(node) + places(outside, src[is_outside], job.num_nodes)
+    del place, is_outside
     indptr = np.concatenate([[0], np.cumsum(degree), np.full(len(outside), len(src))]).astype(np.int64)
     weights = np.append(job.weights(degree), np.zeros(len(outside), np.int64))[:, None]
     everyone = np.append(owner, np.full(len(outside), len(capacities), np.int32))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.cuts.permutation import row_type
 
-from .job import Job
+from .job import Job, places, unique
 from .stages import Arrays, by_key, gather
 
 _BLOCKS = 1 << 16  # of nodes, whose edges are counted to choose the ranges
@@ -58,28 +59,38 @@ def bucket_chunk(job: Job, index: int) -> Arrays:
 
 
 def sort_range(job: Job, index: int) -> Arrays:
-    """The in-edges of a range's nodes, in the order of edge ids, and the neighbours of each node, ascending."""
+    """The in-edges of a range's nodes, in the order of edge ids, and the neighbours of each node, ascending.
+
+    ``others`` are the nodes that are neighbours, ascending, and ``neighbours`` are places among them.
+    """
     items, (begin, end) = range(chunks(job)), job.range_ptr[index : index + 2].tolist()
     src, dst, ids = gather(job.folder, "edges", items, "in", index, "src", "dst", "ids")
     if job.coo.listed_once:
         order = np.argsort(ids, kind="stable")
         src, dst, ids = src[order], dst[order], ids[order]
-    order = np.argsort(dst, kind="stable")
-    src, dst, ids = src[order], dst[order], ids[order]
-    apart, keys = src != dst, []
-    keys.append((dst[apart].astype(np.int64) - begin) * job.num_nodes + src[apart])
+    shape = end - begin, job.num_nodes
+    in_edges = scipy.sparse.coo_array((ids, (dst - begin, src)), shape=shape)
+    in_edges.has_canonical_format = True  # keeps parallel edges: tocsr would add up their ids
+    in_edges = in_edges.tocsr()
+    row, other = dst - begin, src
     if not job.coo.listed_once:
         tail, head = gather(job.folder, "edges", items, "out", index, "src", "dst")
-        keys.append((tail.astype(np.int64) - begin) * job.num_nodes + head)
-    pairs = np.unique(np.concatenate(keys))
-    of_node = np.bincount(pairs // job.num_nodes, minlength=end - begin)
+        row, other = np.concatenate([row, tail - begin]), np.concatenate([other, head])
+    del src, dst, ids
+    apart = row + begin != other
+    row, other = row[apart], other[apart]
+    pairs = scipy.sparse.coo_array((np.ones(len(row), bool), (row, other)), shape=shape).tocsr()
+    pairs.sum_duplicates()
+    neighbours = pairs.indices.astype(job.node_type, copy=False)
+    others = unique(neighbours)
     return {
-        "indptr": _pointers(np.bincount(dst - begin, minlength=end - begin)),
-        "src": src,
-        "ids": ids,
-        "ptr": _pointers(of_node),
-        "neighbours": (pairs % job.num_nodes).astype(job.node_type),
-        "isolated": np.array([np.count_nonzero(of_node == 0)]),
+        "indptr": in_edges.indptr.astype(np.int64),
+        "src": in_edges.indices.astype(job.node_type, copy=False),
+        "ids": in_edges.data,
+        "ptr": pairs.indptr.astype(np.int64),
+        "neighbours": places(others, neighbours, job.num_nodes),
+        "others": others,
+        "isolated": np.array([np.count_nonzero(np.diff(pairs.indptr) == 0)]),
     }
 
 
@@ -92,7 +103,3 @@ def _blocks(job: Job) -> tuple[int, int]:
     """How many nodes a block has, and how many blocks there are."""
     block = -(-job.num_nodes // _BLOCKS)
     return block, -(-job.num_nodes // block)
-
-
-def _pointers(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -152,7 +152,7 @@ def local(workers: int | None, memory_bytes: int) -> Iterator[DaskEngine]:
     distributed = import_optional("distributed", "engine (--engine) local", _INSTALL)
     workers = whole_number("workers", os.cpu_count() if workers is None else workers, 1, 1024)
     of_workers = {"n_workers": workers, "threads_per_worker": 1, "memory_limit": memory_bytes}
-    on_loopback = {"host": "127.0.0.1", "dashboard_address": None, "worker_dashboard_address": None}
+    on_loopback = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     with TemporaryDirectory(prefix="dgl-gt-workers-") as folder:
         cluster = distributed.LocalCluster(
             **of_workers, **on_loopback, silence_logs=logging.CRITICAL, local_directory=folder

@@ -16,6 +16,8 @@ from .files import ArrayFile, Folder
 BASE_BYTES = 200 << 20  # of a process without a task
 EDGE_BYTES = 96  # that a task takes for each edge, at most, in the stages that hold most of them
 
+_DENSE = 4
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -95,10 +97,26 @@ class Job:
             found.append(values[nodes[ends[index] : ends[index + 1]] - self.range_ptr[index]])
         return np.concatenate(found) if found else np.zeros(0, self.node_type)
 
-    def lookup_any(self, stage: str, name: str, nodes: np.ndarray) -> np.ndarray:
-        """The values of nodes in any order."""
-        some, place = np.unique(nodes, return_inverse=True)
-        return self.lookup(stage, name, some)[place]
+
+def unique(values: np.ndarray) -> np.ndarray:
+    """The different values, ascending; numpy's own function has become slow for many of them."""
+    values = np.sort(values)
+    is_first = np.ones(len(values), bool)
+    is_first[1:] = values[1:] != values[:-1]
+    return values[is_first]
+
+
+def places(nodes: np.ndarray, values: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Where each value is among ascending nodes, and -1 where it is not; int32 if that holds it."""
+    dtype = row_type(len(nodes))
+    if num_nodes <= _DENSE * len(values):  # one table of all nodes, if it is no larger than the values
+        table = np.full(num_nodes, -1, dtype)
+        table[nodes] = np.arange(len(nodes))
+        return table[values]
+    if not len(nodes):
+        return np.full(len(values), -1, dtype)
+    found = np.searchsorted(nodes, values).clip(max=len(nodes) - 1)
+    return np.where(nodes[found] == values, found, -1).astype(dtype)
 
 
 def mixed(values: np.ndarray, salt: int) -> np.ndarray:

@@ -32,7 +32,7 @@ from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.mapped_arrays import take_rows
 
 from .cut import part_cells
-from .job import Job
+from .job import Job, places, unique
 from .stages import Arrays, Stages, by_key, gather
 
 _COUNTS = tuple(each.name for each in fields(PartCounts))
@@ -53,11 +53,11 @@ def write_parts(run: Stages, job: Job, where: list) -> tuple[Figures, dict, np.n
 def _order(job: Job, part: int, where: list) -> Arrays:
     """The nodes of a part in their final order, and the row of each node, by range."""
     node, degree, src, _ = part_cells(job, where[part])
-    place = np.searchsorted(node, src).clip(max=max(len(node) - 1, 0))
-    inside = node[place] == src if len(node) else np.zeros(0, bool)
+    place = places(node, src, job.num_nodes)
+    inside = place >= 0
     row = np.repeat(np.arange(len(node)), degree)[inside]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(node)))]).astype(np.int64)
-    own = Graph(indptr, place[inside].astype(np.int32), np.zeros(0, np.int32))
+    own = Graph(indptr, place[inside], np.zeros(0, np.int32))
     nodes = node[order_of_part(symmetrised(own), seed=job.seed)] if len(node) else node
     rows: np.ndarray = np.arange(len(nodes), dtype=job.node_type)
     return {"nodes": nodes} | by_key("at", job.range_of(nodes), job.ranges, node=nodes, row=rows)
@@ -81,7 +81,8 @@ def _rows(job: Job, part: int, where: list, ptr: np.ndarray) -> Arrays:
     degree = degree[by_row]
     indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
     taken = np.repeat(first - indptr[:-1], degree) + np.arange(len(src))
-    sources, place = np.unique(src[taken], return_inverse=True)
+    sources = unique(src)
+    place = places(sources, src[taken], job.num_nodes)
     new = job.lookup("new-ids", "new", sources)
     begin, end = ptr[part : part + 2].tolist()
     is_copy = (new < begin) | (new >= end)

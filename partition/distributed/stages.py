@@ -88,7 +88,7 @@ def _run_task(folder: Folder, stage: str, task: Callable[[int], Arrays], item: i
 def by_key(name: str, key: np.ndarray, keys: int, **arrays: np.ndarray) -> Arrays:
     """Sort rows by their key, 0 to ``keys`` - 1, keeping their order otherwise; ``{name}.ptr`` says where each begins."""
     ptr = np.concatenate([[0], np.cumsum(np.bincount(key, minlength=keys))]).astype(np.int64)
-    order = np.argsort(key.astype(np.int32), kind="stable")
+    order = np.argsort(key.astype(np.uint16 if keys <= 1 << 16 else np.int32), kind="stable")
     return {f"{name}.ptr": ptr, **{f"{name}.{each}": array[order] for each, array in arrays.items()}}
 
 
