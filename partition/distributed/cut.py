@@ -15,13 +15,14 @@ import scipy  # imports its parts at their first use
 from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.balance import Balance, fill_empty_parts
 from dgl_gt.partition.cuts.clusters import k_way
+from dgl_gt.partition.cuts.local_search import TEMPERATURE, sweeps_for
 from dgl_gt.partition.cuts.permutation import row_type
 
+from .edges import edge_ids
 from .job import Job, places, unique
 from .stages import Arrays, Stages, by_key, gather
 
 _STEP_BOUND = 1.03
-_SWEEPS, _TEMPERATURE = 5, 0.5
 _INDEX = ("node", "degree")
 _EDGES = ("src", "ids")
 
@@ -53,8 +54,8 @@ def project(job: Job, index: int) -> Arrays:
     else:
         (of_cluster,) = job.folder.load("coarse-cut/0", "owner")
         owner = of_cluster[job.folder.load(f"cluster/{index}", "cluster")[0]]
-    indptr, src, ids = job.folder.load(f"ranges-sorted/{index}", "indptr", "src", "ids")
-    return by_part(owner, job.parts, job.nodes(index), np.diff(indptr), src, ids)
+    indptr, src = job.folder.load(f"ranges-sorted/{index}", "indptr", "src")
+    return by_part(owner, job.parts, job.nodes(index), np.diff(indptr), src, edge_ids(job, index))
 
 
 def by_part(owner, parts: int, node, degree, src, ids) -> Arrays:
@@ -140,8 +141,8 @@ def _move(job: Job, node, degree, src, owner, capacities, floors, seed: int) -> 
         floors=np.concatenate([floors, none]),
         capacities=np.concatenate([capacities, none]),
         owner=everyone,
-        sweeps=_SWEEPS,
-        temperature=_TEMPERATURE,
+        sweeps=sweeps_for(job.num_edges),
+        temperature=TEMPERATURE,
         seed=seed,
         movable=len(node),
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from dgl_gt.partition.cuts.permutation import row_type
-
 from .job import Job, places, unique
 from .stages import Arrays, by_key, gather
 
@@ -47,7 +45,7 @@ def bucket_chunk(job: Job, index: int) -> Arrays:
     """Give each edge of a chunk to the range of its destination; and each but self-loops to that of its source."""
     src, dst = _chunk(job, index)
     start = index * job.sizes.chunk_edges
-    ids, apart = np.arange(start, start + len(src), dtype=row_type(job.num_edges)), src != dst
+    ids, apart = np.arange(start, start + len(src), dtype=job.edge_type), src != dst
     if job.coo.listed_once:
         (loops,) = job.folder.load("ranges/0", "loops")
         first = job.arrays["src"].shape[0] + start - np.searchsorted(loops, start)
@@ -64,19 +62,29 @@ def sort_range(job: Job, index: int) -> Arrays:
     ``others`` are the nodes that are neighbours, ascending, and ``neighbours`` are places among them.
     """
     items, (begin, end) = range(chunks(job)), job.range_ptr[index : index + 2].tolist()
+    ids: np.ndarray
     src, dst, ids = gather(job.folder, "edges", items, "in", index, "src", "dst", "ids")
     if job.coo.listed_once:
         order = np.argsort(ids, kind="stable")
         src, dst, ids = src[order], dst[order], ids[order]
     shape = end - begin, job.num_nodes
+    tail, head = dst[:0], src[:0]
+    if not job.coo.listed_once:
+        tail, head = gather(job.folder, "edges", items, "out", index, "src", "dst")
+    added = []
+    if job.undirected:
+        added.append(_missing_reverses(job, index, src, dst, tail, head))
+    if job.self_loops:
+        alone = np.setdiff1d(job.nodes(index), dst[src == dst])
+        added.append((alone, alone))
+    counts = [len(each[0]) for each in added]
+    src, dst = (np.concatenate([ends, *(each[i] for each in added)]) for i, ends in enumerate((src, dst)))
+    ids = np.append(ids, np.arange(job.num_edges, job.num_edges + sum(counts), dtype=ids.dtype))
     in_edges = scipy.sparse.coo_array((ids, (dst - begin, src)), shape=shape)
     in_edges.has_canonical_format = True  # keeps parallel edges: tocsr would add up their ids
     in_edges = in_edges.tocsr()
-    row, other = dst - begin, src
-    if not job.coo.listed_once:
-        tail, head = gather(job.folder, "edges", items, "out", index, "src", "dst")
-        row, other = np.concatenate([row, tail - begin]), np.concatenate([other, head])
-    del src, dst, ids
+    row, other = np.concatenate([dst, tail]) - begin, np.concatenate([src, head])
+    del src, dst, ids, tail, head
     apart = row + begin != other
     row, other = row[apart], other[apart]
     pairs = scipy.sparse.coo_array((np.ones(len(row), bool), (row, other)), shape=shape).tocsr()
@@ -90,8 +98,38 @@ def sort_range(job: Job, index: int) -> Arrays:
         "ptr": pairs.indptr.astype(np.int64),
         "neighbours": places(others, neighbours, job.num_nodes),
         "others": others,
+        "added": np.array(counts, np.int64),
         "isolated": np.array([np.count_nonzero(np.diff(pairs.indptr) == 0)]),
     }
+
+
+def _missing_reverses(job: Job, index: int, src, dst, tail, head) -> tuple[np.ndarray, np.ndarray]:
+    """Sources and destinations of the reverses that edges from this range lack, in the order of their ids."""
+    begin = int(job.range_ptr[index])
+    there = unique((dst.astype(np.int64) - begin) * job.num_nodes + src)
+    wanted = np.sort((tail.astype(np.int64) - begin) * job.num_nodes + head)
+    if len(there):
+        wanted = wanted[there[np.searchsorted(there, wanted).clip(max=len(there) - 1)] != wanted]
+    return (wanted % job.num_nodes).astype(src.dtype), (wanted // job.num_nodes + begin).astype(dst.dtype)
+
+
+def number_added(job: Job, _item: int) -> Arrays:
+    """The first id of the reverses and of the self-loops that each range adds: all reverses come before all self-loops."""
+    counts = np.stack([job.folder.load(f"ranges-sorted/{index}", "added")[0] for index in range(job.ranges)])
+    first = job.num_edges + np.cumsum(np.append(0, counts.T)).reshape(-1)
+    return {"first": first[:-1].reshape(counts.T.shape), "num_edges": first[-1:]}
+
+
+def edge_ids(job: Job, index: int) -> np.ndarray:
+    """The final ids of the in-edges of a range."""
+    ids, counts = job.folder.load(f"ranges-sorted/{index}", "ids", "added")
+    (first,) = job.folder.load("added/0", "first")
+    listed, final = job.listed_edges, ids.copy()
+    for count, begin in zip(counts.tolist(), first[:, index].tolist()):
+        is_of_kind = (ids >= listed) & (ids < listed + count)
+        final[is_of_kind] += begin - listed
+        listed += count
+    return final
 
 
 def _chunk(job: Job, index: int) -> tuple[np.ndarray, np.ndarray]:

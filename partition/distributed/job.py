@@ -49,6 +49,9 @@ class Job:
     sizes: Sizes
     range_ptr: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))  # the nodes where ranges begin, and N
     num_edges: int = 0
+    listed_edges: int = 0  # the same without those that are added
+    undirected: bool = False
+    self_loops: bool = False
 
     @property
     def ranges(self) -> int:
@@ -65,6 +68,11 @@ class Job:
     def node_type(self) -> type:
         """The integer type of nodes."""
         return row_type(self.num_nodes)
+
+    @property
+    def edge_type(self) -> type:
+        """The integer type of edges, also of those that are added."""
+        return row_type(2 * self.num_edges + self.num_nodes)
 
     def nodes(self, index: int) -> np.ndarray:
         """The nodes of a range."""

@@ -30,7 +30,7 @@ from dgl_gt.partition.system.units import format_bytes
 
 from .clusters import CLUSTERS_PER_PART, contract, find_clusters
 from .cut import cut_coarse, refine
-from .edges import bucket_chunk, choose_ranges, chunks, count_chunk, sort_range
+from .edges import bucket_chunk, choose_ranges, chunks, count_chunk, number_added, sort_range
 from .engine import MEMORY_BYTES, version
 from .files import Folder, array_file
 from .job import BASE_BYTES, EDGE_BYTES, Job, Sizes
@@ -39,12 +39,13 @@ from .stages import Engine, Stages
 
 _REFUSED = (  # options that change the graph or the cut in ways that no task knows
     *("cut", "halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
-    *("self_loops", "undirected", "reverse_kind", "random_features", "encode", "expander", "virtual_nodes"),
+    *("reverse_kind", "self_loop_fill", "random_features", "encode", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
 _UNEVEN = 1.5  # of the largest part over an even share
 _ROUNDS = 8
 _PLAN = "plan.json"
+_OPTIONS = ("parts", "seed", "attempts", "target_weights", "costs", "undirected", "self_loops")  # of a plan
 
 
 def check_options(config) -> None:
@@ -75,7 +76,7 @@ def partition_on(
     """Partition an opened source by the tasks of an engine; arguments as for :func:`dgl_gt.partition.partition`."""
     memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
     sizes = Sizes.within(memory_bytes) if sizes is None else sizes
-    coo = _checked(opened)
+    coo = _checked(opened, config)
     check_parts(coo.num_nodes, config.parts)
     check_worker_memory(coo, config.parts, memory_bytes)
     target = check_target(out, SHARDS, force=force)
@@ -143,12 +144,17 @@ def _removed_unless_begun(folder: Folder) -> Iterator[None]:
         raise
 
 
-def _checked(opened: Graph | COOGraph) -> COOGraph:
+def _checked(opened: Graph | COOGraph, config) -> COOGraph:
     """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
     if opened.schema is not None or opened.link_split is not None:
         what = "node types" if opened.schema is not None else "links that are split off"
         raise InputError(
             f"{opened.name} has {what}, which an engine (--engine) does not take yet; partition it in one process"
+        )
+    if opened.edge_data and (config.undirected or config.self_loops):
+        raise InputError(
+            f"{opened.name} has edge data {', '.join(opened.edge_data)}, which edges that are added would need, and an engine "
+            "(--engine) does not add them yet; leave undirected (--undirected) and self_loops (--self-loops) out"
         )
     if isinstance(opened, Graph):
         kept = (
@@ -187,9 +193,7 @@ def _prepared(folder: Folder, coo: COOGraph, config, sizes: Sizes, resume: bool)
     described = {name: array_file(each, place / "source" / f"{i}.npy") for i, (name, each) in enumerate(arrays.items())}
     plan = {
         "version": version(),
-        "options": {
-            name: repr(getattr(config, name)) for name in ("parts", "seed", "attempts", "target_weights", "costs")
-        },
+        "options": {name: repr(getattr(config, name)) for name in _OPTIONS},
         "sizes": asdict(sizes),
         "nodes": coo.num_nodes,
         "arrays": {name: _identity(each, place) for name, each in described.items()},
@@ -198,7 +202,8 @@ def _prepared(folder: Folder, coo: COOGraph, config, sizes: Sizes, resume: bool)
     none = np.zeros(0, np.int32)
     bare = replace(coo, src=none, dst=none, node_data={}, edge_data={}, node_names=None, split_ids={})
     of_parts = shares(config.parts, config.target_weights)
-    return Job(folder, bare, described, config.parts, config.seed, config.costs, of_parts, sizes)
+    added = {"undirected": config.undirected, "self_loops": config.self_loops}
+    return Job(folder, bare, described, config.parts, config.seed, config.costs, of_parts, sizes, **added)
 
 
 def _identity(file, place: Path) -> list:
@@ -227,11 +232,12 @@ def _ranges(run: Stages, job: Job) -> Job:
     """Sort the edges into ranges of nodes."""
     run.map("count", partial(count_chunk, job), chunks(job))
     ptr, num_edges = run.reduce("ranges", partial(choose_ranges, job), "ptr", "num_edges")
-    job = replace(job, range_ptr=ptr, num_edges=int(num_edges[0]))
+    job = replace(job, range_ptr=ptr, num_edges=int(num_edges[0]), listed_edges=int(num_edges[0]))
     run.map("edges", partial(bucket_chunk, job), chunks(job))
     run.map("ranges-sorted", partial(sort_range, job), job.ranges)
+    (num_edges,) = run.reduce("added", partial(number_added, job), "num_edges")
     run.drop("count", "edges")
-    return job
+    return replace(job, num_edges=int(num_edges[0]))
 
 
 def _cut(run: Stages, job: Job, config) -> list:

@@ -39,6 +39,26 @@ def test_the_same_assignment_gives_the_same_bytes(tmp_path, name, parts):
 
 
 @pytest.mark.usefixtures("small_tasks")
+@pytest.mark.parametrize(
+    "added", [{"undirected": True}, {"self_loops": True}, {"undirected": True, "self_loops": True}]
+)
+@pytest.mark.parametrize("directed", [True, False])
+def test_edges_that_are_added(tmp_path, added, directed):
+    path = save_graph(tmp_path / "graph.npz", data=False, directed=directed)
+    manifest = partition(path, 3, tmp_path / "many", engine=InProcess(), **added)
+    alone = partition(path, 3, tmp_path / "one", owner=owner_of(tmp_path / "many", manifest), **added)
+    assert manifest == alone
+    assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
+
+
+@pytest.mark.parametrize("added", ["undirected", "self_loops"])
+def test_added_edges_would_need_edge_data(tmp_path, added):
+    path = save_graph(tmp_path / "graph.npz")
+    with pytest.raises(InputError, match="weight"):
+        partition(path, 3, tmp_path / "out", engine=InProcess(), **{added: True})
+
+
+@pytest.mark.usefixtures("small_tasks")
 def test_a_given_owner_with_empty_parts(tmp_path):
     path = save_graph(tmp_path / "graph.npz")
     owner = np.random.default_rng(0).integers(0, 3, 200) * 2
@@ -134,13 +154,13 @@ def test_a_source_that_changes_between_stages(tmp_path, what):
 @pytest.mark.parametrize(
     "option",
     [
-        *({"cut": "vertex"}, {"cut": "auto"}, {"halo_depth": 2}, {"undirected": True}, {"self_loops": True}),
+        *({"cut": "vertex"}, {"cut": "auto"}, {"halo_depth": 2}, {"self_loops": True, "reverse_kind": True}),
         *({"encode": "degree"}, {"max_imbalance": 1.1}, {"memory": 1 << 30}, {"link_split": "0.8,0.1,0.1"}),
     ],
 )
 def test_options_that_are_not_there(tmp_path, option):
     path = save_graph(tmp_path / "graph.npz")
-    with pytest.raises(InputError, match=next(iter(option))):
+    with pytest.raises(InputError, match=list(option)[-1]):
         partition(path, 3, tmp_path / "out", engine=InProcess(), **option)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
 
