@@ -15,24 +15,38 @@ import numpy as np
 from .job import Job, mixed
 from .stages import Arrays, Stages, by_key, gather
 
-CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
+_CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
+_MOST_ROUNDS = 10
 
 
-def find_clusters(run: Stages, job: Job, rounds: int, heaviest: int) -> str:
-    """Run rounds of label propagation; return the stage whose files hold the label of each node."""
+def coarsen(run: Stages, job: Job, ends: int) -> int:
+    """Find clusters until their graph is small enough; return the number of rounds, n.
 
-    def count(number: int) -> None:
-        run.map(f"labels-{number}", partial(_labels, job, number=number), job.ranges)
+    The stages ``cluster-n`` and ``coarse-n`` have the cluster of each node and the graph of the clusters. The more rounds,
+    the more the cut loses, so there are no more than it takes.
+    """
+    total = int(job.weights(np.array([job.num_edges / job.num_nodes]))[0]) * job.num_nodes
+    heaviest, rounds = max(1, total // (_CLUSTERS_PER_PART * job.parts)), 0
+    run.map("labels-0", partial(_labels, job, number=0), job.ranges)
+    while ends > job.sizes.coarse_ends and rounds < _MOST_ROUNDS:
+        if rounds:
+            run.drop(f"cluster-{rounds}", f"coarse-{rounds}")
+        for _ in range(2):  # every node asks once
+            _round(run, job, rounds, heaviest)
+            rounds += 1
+        ends = _contract(run, job, rounds)
+    if not rounds:
+        _contract(run, job, 0)
+    run.drop(f"labels-{rounds}", f"weights-{rounds}")
+    return rounds
 
-    count(0)
-    for number in range(rounds):
-        run.map(f"weights-{number}", partial(_weights, job, number=number), job.ranges)
-        run.map(f"moves-{number}", partial(_ask, job, number=number, heaviest=heaviest), job.ranges)
-        run.map(f"joins-{number}", partial(_answer, job, number=number, heaviest=heaviest), job.ranges)
-        count(number + 1)
-        run.drop(f"labels-{number}", f"weights-{number}", f"moves-{number}", f"joins-{number}")
-    run.map(f"weights-{rounds}", partial(_weights, job, number=rounds), job.ranges)
-    return f"labels-{rounds}"
+
+def _round(run: Stages, job: Job, number: int, heaviest: int) -> None:
+    run.map(f"weights-{number}", partial(_weights, job, number=number), job.ranges)
+    run.map(f"moves-{number}", partial(_ask, job, number=number, heaviest=heaviest), job.ranges)
+    run.map(f"joins-{number}", partial(_answer, job, number=number, heaviest=heaviest), job.ranges)
+    run.map(f"labels-{number + 1}", partial(_labels, job, number=number + 1), job.ranges)
+    run.drop(*(f"{stage}-{number}" for stage in ("labels", "weights", "moves", "joins")))
 
 
 def _labels(job: Job, index: int, number: int) -> Arrays:
@@ -97,44 +111,46 @@ def _answer(job: Job, index: int, number: int, heaviest: int) -> Arrays:
 # ---- the graph of clusters
 
 
-def contract(run: Stages, job: Job, labels: str) -> None:
-    """Number the clusters and add up the edges between them: stages ``cluster`` and ``coarse``."""
-    weights = labels.replace("labels", "weights")
-    run.map("used", partial(_used, job, weights=weights), job.ranges)
-    (ptr,) = run.reduce("clusters", partial(_cluster_ptr, job), "ptr")
-    run.map("cluster", partial(_cluster, job, stage=labels, ptr=ptr), job.ranges)
-    run.map("coarse-pieces", partial(_coarse_pieces, job, clusters=int(ptr[-1])), job.ranges)
-    run.map("coarse", partial(_coarse, job, clusters=int(ptr[-1])), job.ranges)
-    run.drop("coarse-pieces", "used")
+def _contract(run: Stages, job: Job, number: int) -> int:
+    """Number the clusters and add up the edges between them; return how many ends of edges their graph has."""
+    run.map(f"weights-{number}", partial(_weights, job, number=number), job.ranges)
+    run.map(f"used-{number}", partial(_used, job, number=number), job.ranges)
+    (ptr,) = run.reduce(f"clusters-{number}", partial(_cluster_ptr, job, number=number), "ptr")
+    run.map(f"cluster-{number}", partial(_cluster, job, number=number, ptr=ptr), job.ranges)
+    run.map(f"pieces-{number}", partial(_coarse_pieces, job, number=number, clusters=int(ptr[-1])), job.ranges)
+    run.map(f"coarse-{number}", partial(_coarse, job, number=number, clusters=int(ptr[-1])), job.ranges)
+    run.drop(f"pieces-{number}", f"used-{number}")
+    (ends,) = run.reduce(f"coarse-ends-{number}", partial(_coarse_ends, job, number=number), "ends")
+    return int(ends[0])
 
 
-def _used(job: Job, index: int, weights: str) -> Arrays:
+def _used(job: Job, index: int, number: int) -> Arrays:
     """The number of each label of a range that nodes have, counted from 0."""
-    (weight,) = job.folder.load(f"{weights}/{index}", "weight")
+    (weight,) = job.folder.load(f"weights-{number}/{index}", "weight")
     return {"number": np.cumsum(weight > 0) - 1, "count": np.array([np.count_nonzero(weight)])}
 
 
-def _cluster_ptr(job: Job, _item: int) -> Arrays:
+def _cluster_ptr(job: Job, _item: int, number: int) -> Arrays:
     """Where the clusters of each range begin, and their number."""
-    counts = [int(job.folder.load(f"used/{index}", "count")[0][0]) for index in range(job.ranges)]
+    counts = [int(job.folder.load(f"used-{number}/{index}", "count")[0][0]) for index in range(job.ranges)]
     return {"ptr": np.concatenate([[0], np.cumsum(counts)])}
 
 
-def _cluster(job: Job, index: int, stage: str, ptr: np.ndarray) -> Arrays:
+def _cluster(job: Job, index: int, number: int, ptr: np.ndarray) -> Arrays:
     """The cluster of each node of a range."""
-    (label,) = job.folder.load(f"{stage}/{index}", "label")
+    (label,) = job.folder.load(f"labels-{number}/{index}", "label")
     labels, place = np.unique(label, return_inverse=True)
-    number = job.lookup("used", "number", labels) + ptr[job.range_of(labels)]
-    return {"cluster": number.astype(job.node_type)[place]}
+    cluster = job.lookup(f"used-{number}", "number", labels) + ptr[job.range_of(labels)]
+    return {"cluster": cluster.astype(job.node_type)[place]}
 
 
-def _coarse_pieces(job: Job, index: int, clusters: int) -> Arrays:
+def _coarse_pieces(job: Job, index: int, number: int, clusters: int) -> Arrays:
     """The edges between clusters that a range adds, and the weights of clusters, by slices of all clusters."""
     names = ("ptr", "neighbours", "others", "indptr")
     ptr, neighbours, others, indptr = job.folder.load(f"ranges-sorted/{index}", *names)
-    (cluster,) = job.folder.load(f"cluster/{index}", "cluster")
+    (cluster,) = job.folder.load(f"cluster-{number}/{index}", "cluster")
     begin = np.repeat(cluster, np.diff(ptr)).astype(np.int64)
-    pairs = begin * clusters + job.lookup("cluster", "cluster", others)[neighbours]
+    pairs = begin * clusters + job.lookup(f"cluster-{number}", "cluster", others)[neighbours]
     pairs, weight = np.unique(pairs[pairs // clusters != pairs % clusters], return_counts=True)
     some, place = np.unique(cluster, return_inverse=True)
     loads = np.bincount(place, job.weights(np.diff(indptr)), len(some)).astype(np.int64)
@@ -144,10 +160,10 @@ def _coarse_pieces(job: Job, index: int, clusters: int) -> Arrays:
     }
 
 
-def _coarse(job: Job, index: int, clusters: int) -> Arrays:
+def _coarse(job: Job, index: int, number: int, clusters: int) -> Arrays:
     """The rows of a slice of all clusters: neighbours, weights of edges, and the load of each cluster."""
-    pair, weight = gather(job.folder, "coarse-pieces", range(job.ranges), "edge", index, "pair", "weight")
-    cluster, load = gather(job.folder, "coarse-pieces", range(job.ranges), "load", index, "cluster", "load")
+    pair, weight = gather(job.folder, f"pieces-{number}", range(job.ranges), "edge", index, "pair", "weight")
+    cluster, load = gather(job.folder, f"pieces-{number}", range(job.ranges), "load", index, "cluster", "load")
     pairs, place = np.unique(pair, return_inverse=True)
     begin, end = (-(-clusters * each // job.ranges) for each in (index, index + 1))
     return {
@@ -156,6 +172,11 @@ def _coarse(job: Job, index: int, clusters: int) -> Arrays:
         "weight": np.bincount(place, weight, len(pairs)).astype(np.int64),
         "load": np.bincount(cluster - begin, load, end - begin).astype(np.int64),
     }
+
+
+def _coarse_ends(job: Job, _item: int, number: int) -> Arrays:
+    degrees = [job.folder.load(f"coarse-{number}/{index}", "degree")[0] for index in range(job.ranges)]
+    return {"ends": np.array([sum(int(each.sum()) for each in degrees)])}
 
 
 def _slice_of(cluster: np.ndarray, clusters: int, job: Job) -> np.ndarray:

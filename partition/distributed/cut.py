@@ -27,10 +27,10 @@ _INDEX = ("node", "degree")
 _EDGES = ("src", "ids")
 
 
-def cut_coarse(job: Job, _item: int, attempts: int) -> Arrays:
+def cut_coarse(job: Job, _item: int, rounds: int, attempts: int) -> Arrays:
     """The part of each cluster in the best of several cuts of the graph of clusters, and what bounds parts."""
     names = ("degree", "neighbour", "weight", "load")
-    pieces = [job.folder.load(f"coarse/{index}", *names) for index in range(job.ranges)]
+    pieces = [job.folder.load(f"coarse-{rounds}/{index}", *names) for index in range(job.ranges)]
     degree, neighbour, weight, load = (np.concatenate(each) for each in zip(*pieces))
     indptr = np.concatenate([[0], np.cumsum(degree)])
     undirected = scipy.sparse.csr_array((weight, neighbour, indptr), shape=(len(load), len(load)))
@@ -47,13 +47,13 @@ def cut_coarse(job: Job, _item: int, attempts: int) -> Arrays:
     return {"owner": best, "capacities": balance.capacities(), "floors": balance.floors()}
 
 
-def project(job: Job, index: int) -> Arrays:
+def project(job: Job, index: int, rounds: int) -> Arrays:
     """The nodes of a range and their in-edges, by part."""
     if "owner" in job.arrays:
         owner = job.arrays["owner"].open()[slice(*job.range_ptr[index : index + 2])].astype(np.int32)
     else:
         (of_cluster,) = job.folder.load("coarse-cut/0", "owner")
-        owner = of_cluster[job.folder.load(f"cluster/{index}", "cluster")[0]]
+        owner = of_cluster[job.folder.load(f"cluster-{rounds}/{index}", "cluster")[0]]
     indptr, src = job.folder.load(f"ranges-sorted/{index}", "indptr", "src")
     return by_part(owner, job.parts, job.nodes(index), np.diff(indptr), src, edge_ids(job, index))
 
@@ -64,9 +64,9 @@ def by_part(owner, parts: int, node, degree, src, ids) -> Arrays:
     return found | by_key("edge", np.repeat(owner, degree), parts, src=src, ids=ids)
 
 
-def refine(run: Stages, job: Job) -> list[tuple[str, range, int]]:
+def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]]:
     """Search in rounds of groups; return for each part in which files its nodes and edges are, and under which key."""
-    run.map("cells-0", partial(project, job), job.ranges)
+    run.map("cells-0", partial(project, job, rounds=clustered), job.ranges)
     where = [("cells-0", range(job.ranges), part) for part in range(job.parts)]
     per_group = max(2, min(job.parts, job.sizes.group_edges * job.parts // max(job.num_edges, 1)))
     searched = job.parts > 1 and "owner" not in job.arrays

@@ -45,7 +45,8 @@ def bucket_chunk(job: Job, index: int) -> Arrays:
     """Give each edge of a chunk to the range of its destination; and each but self-loops to that of its source."""
     src, dst = _chunk(job, index)
     start = index * job.sizes.chunk_edges
-    ids, apart = np.arange(start, start + len(src), dtype=job.edge_type), src != dst
+    ids: np.ndarray = np.arange(start, start + len(src), dtype=job.edge_type)
+    apart = src != dst
     if job.coo.listed_once:
         (loops,) = job.folder.load("ranges/0", "loops")
         first = job.arrays["src"].shape[0] + start - np.searchsorted(loops, start)
@@ -62,7 +63,6 @@ def sort_range(job: Job, index: int) -> Arrays:
     ``others`` are the nodes that are neighbours, ascending, and ``neighbours`` are places among them.
     """
     items, (begin, end) = range(chunks(job)), job.range_ptr[index : index + 2].tolist()
-    ids: np.ndarray
     src, dst, ids = gather(job.folder, "edges", items, "in", index, "src", "dst", "ids")
     if job.coo.listed_once:
         order = np.argsort(ids, kind="stable")
@@ -78,8 +78,9 @@ def sort_range(job: Job, index: int) -> Arrays:
         alone = np.setdiff1d(job.nodes(index), dst[src == dst])
         added.append((alone, alone))
     counts = [len(each[0]) for each in added]
-    src, dst = (np.concatenate([ends, *(each[i] for each in added)]) for i, ends in enumerate((src, dst)))
     ids = np.append(ids, np.arange(job.num_edges, job.num_edges + sum(counts), dtype=ids.dtype))
+    src = np.concatenate([src, *(each[0] for each in added)])
+    dst = np.concatenate([dst, *(each[1] for each in added)])
     in_edges = scipy.sparse.coo_array((ids, (dst - begin, src)), shape=shape)
     in_edges.has_canonical_format = True  # keeps parallel edges: tocsr would add up their ids
     in_edges = in_edges.tocsr()

@@ -28,7 +28,7 @@ from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.partition.system.units import format_bytes
 
-from .clusters import CLUSTERS_PER_PART, contract, find_clusters
+from .clusters import coarsen
 from .cut import cut_coarse, refine
 from .edges import bucket_chunk, choose_ranges, chunks, count_chunk, number_added, sort_range
 from .engine import MEMORY_BYTES, version
@@ -43,7 +43,6 @@ _REFUSED = (  # options that change the graph or the cut in ways that no task kn
     *("link_split", "like", "assignment_only"),
 )
 _UNEVEN = 1.5  # of the largest part over an even share
-_ROUNDS = 8
 _PLAN = "plan.json"
 _OPTIONS = ("parts", "seed", "attempts", "target_weights", "costs", "undirected", "self_loops")  # of a plan
 
@@ -242,17 +241,13 @@ def _ranges(run: Stages, job: Job) -> Job:
 
 def _cut(run: Stages, job: Job, config) -> list:
     """Cut the graph; return where the nodes and edges of each part are."""
+    clustered = 0
     if config.owner is None:
         ends = sum(len(job.folder.load(f"ranges-sorted/{index}", "neighbours")[0]) for index in range(job.ranges))
-        total, rounds = int(job.weights(np.array([job.num_edges / job.num_nodes]))[0]) * job.num_nodes, 0
-        if ends > job.sizes.coarse_ends:
-            rounds = _ROUNDS
-        heaviest = max(1, total // (CLUSTERS_PER_PART * job.parts))
-        labels = find_clusters(run, job, rounds, heaviest)
-        contract(run, job, labels)
-        run.map("coarse-cut", partial(cut_coarse, job, attempts=config.attempts), 1)
-        run.drop(labels, labels.replace("labels", "weights"), "coarse")
-    return refine(run, job)
+        clustered = coarsen(run, job, ends)
+        run.map("coarse-cut", partial(cut_coarse, job, rounds=clustered, attempts=config.attempts), 1)
+        run.drop(f"coarse-{clustered}")
+    return refine(run, job, clustered)
 
 
 def _isolated(job: Job) -> int:
