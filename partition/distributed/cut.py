@@ -19,7 +19,7 @@ from dgl_gt.partition.cuts.local_search import TEMPERATURE, sweeps_for
 from dgl_gt.partition.cuts.permutation import row_type
 
 from .edges import edge_ids
-from .job import Job, places, unique
+from .job import Job, Sizes, places, unique
 from .stages import Arrays, Stages, by_key, gather
 
 _STEP_BOUND = 1.03
@@ -68,7 +68,7 @@ def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]
     """Search in rounds of groups; return for each part in which files its nodes and edges are, and under which key."""
     run.map("cells-0", partial(project, job, rounds=clustered), job.ranges)
     where = [("cells-0", range(job.ranges), part) for part in range(job.parts)]
-    per_group = max(2, min(job.parts, job.sizes.group_edges * job.parts // max(job.num_edges, 1)))
+    per_group = group_size(job.parts, job.num_edges, job.sizes)
     searched = job.parts > 1 and "owner" not in job.arrays
     for number, groups in enumerate(rounds(job.parts, per_group) if searched else [], start=1):
         stage = f"cells-{number}"
@@ -78,6 +78,11 @@ def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]
             for place, part in enumerate(group):
                 where[part] = stage, range(item, item + 1), place
     return where
+
+
+def group_size(parts: int, num_edges: int, sizes: Sizes) -> int:
+    """How many parts one task searches, at most."""
+    return max(2, min(parts, sizes.group_edges * parts // max(num_edges, 1)))
 
 
 def rounds(parts: int, per_group: int) -> list[list[list[int]]]:

@@ -92,7 +92,7 @@ def test_a_scheduler_that_dies_and_a_run_that_goes_on(tmp_path, path, expected):
         processes = scheduler(port, tmp_path)
 
         def kill(stage, first=processes[0], resume=resume, killed=killed):
-            if stage == "cluster" and not resume and not killed:
+            if stage == "coarse-cut" and not resume and not killed:
                 killed.append(first.kill())
 
         try:
