@@ -16,7 +16,7 @@ from .job import Job, mixed
 from .stages import Arrays, Stages, by_key, gather
 
 _CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
-_MOST_ROUNDS = 8
+_MOST_ROUNDS = 10
 
 
 def coarsen(run: Stages, job: Job, ends: int) -> int:
@@ -31,9 +31,9 @@ def coarsen(run: Stages, job: Job, ends: int) -> int:
     while ends > job.sizes.coarse_ends and rounds < _MOST_ROUNDS:
         if rounds:
             run.drop(f"cluster-{rounds}", f"coarse-{rounds}")
-        for number in range(rounds, max(2, 2 * rounds)):  # every node asks once in two rounds
-            _round(run, job, number, heaviest)
-        rounds = max(2, 2 * rounds)
+        for _ in range(2):  # every node asks once
+            _round(run, job, rounds, heaviest)
+            rounds += 1
         ends = _contract(run, job, rounds)
     if not rounds:
         _contract(run, job, 0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from secrets import token_hex
+
 import numpy as np
 import scipy  # imports its parts at their first use
 
 from .job import Job, places, unique
 from .stages import Arrays, by_key, gather
 
+DEGREE = "source/degree.npy"
 _BLOCKS = 1 << 16  # of nodes, whose edges are counted to choose the ranges
 
 
@@ -71,12 +74,15 @@ def sort_range(job: Job, index: int) -> Arrays:
     tail, head = dst[:0], src[:0]
     if not job.coo.listed_once:
         tail, head = gather(job.folder, "edges", items, "out", index, "src", "dst")
-    added = []
-    if job.undirected:
+    added, leaving = [], [dst[src == dst], tail if not job.coo.listed_once else dst[src != dst]]
+    if job.undirected and not job.coo.listed_once:  # whose reverses are all there
         added.append(_missing_reverses(job, index, src, dst, tail, head))
+        leaving.append(_missing_reverses(job, index, head, tail, dst[src != dst], src[src != dst])[1])
     if job.self_loops:
         alone = np.setdiff1d(job.nodes(index), dst[src == dst])
         added.append((alone, alone))
+        leaving.append(alone)
+    out_degrees = sum(np.bincount(each - begin, minlength=end - begin) for each in leaving)
     counts = [len(each[0]) for each in added]
     ids = np.append(ids, np.arange(job.num_edges, job.num_edges + sum(counts), dtype=ids.dtype))
     src = np.concatenate([src, *(each[0] for each in added)])
@@ -99,9 +105,24 @@ def sort_range(job: Job, index: int) -> Arrays:
         "ptr": pairs.indptr.astype(np.int64),
         "neighbours": places(others, neighbours, job.num_nodes),
         "others": others,
+        "out_degrees": out_degrees,
         "added": np.array(counts, np.int64),
         "isolated": np.array([np.count_nonzero(np.diff(pairs.indptr) == 0)]),
     }
+
+
+def encode_degrees(job: Job, _item: int) -> Arrays:
+    """Write the node data ``degree`` of :func:`dgl_gt.partition.encode` as a file that workers map."""
+    path = job.folder.place(DEGREE)
+    temporary = path.with_suffix(f".{token_hex(4)}")
+    target = np.lib.format.open_memmap(temporary, "w+", np.float32, (job.num_nodes, 2))
+    for index in range(job.ranges):
+        indptr, out_degrees = job.folder.load(f"ranges-sorted/{index}", "indptr", "out_degrees")
+        degrees = np.stack([np.diff(indptr), out_degrees], axis=1)
+        target[slice(*job.range_ptr[index : index + 2])] = np.log1p(degrees).astype(np.float32)
+    target.flush()
+    temporary.replace(path)
+    return {}
 
 
 def _missing_reverses(job: Job, index: int, src, dst, tail, head) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from .job import Sizes
 _SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _WRITE_US = 0.35, 1.9, 0.1, 0.08, 0.4
 _MIB_S = 0.003  # seconds to write and to read again
 _ID_BYTES = 4
-_CONTRACTIONS, _CLUSTER_ROUNDS = 3, 8  # where clusters are needed, at most
+_CONTRACTIONS, _CLUSTER_ROUNDS = 5, 10  # where clusters are needed, at most
 
 
 def estimated_stages(source: Graph | COOGraph, parts: int, memory_bytes: int) -> list[tuple[str, int, int, float]]:

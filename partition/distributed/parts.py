@@ -151,8 +151,8 @@ def _write_in_one_step(job: Job, coo: COOGraph, part: int, structure: dict) -> d
     temporary.mkdir(parents=True)
     try:
         entries = write_part(coo, temporary, part, structure)
-        shutil.rmtree(place, ignore_errors=True)
-        (temporary / place.name).rename(place)
+        if not place.is_dir():  # another worker, which seemed to be dead, may have written the same
+            (temporary / place.name).rename(place)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return entries

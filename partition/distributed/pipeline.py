@@ -30,7 +30,7 @@ from dgl_gt.partition.system.units import format_bytes
 
 from .clusters import coarsen
 from .cut import cut_coarse, refine
-from .edges import bucket_chunk, choose_ranges, chunks, count_chunk, number_added, sort_range
+from .edges import DEGREE, bucket_chunk, choose_ranges, chunks, count_chunk, encode_degrees, number_added, sort_range
 from .engine import MEMORY_BYTES, version
 from .files import Folder, array_file
 from .job import BASE_BYTES, EDGE_BYTES, Job, Sizes
@@ -39,12 +39,12 @@ from .stages import Engine, Stages
 
 _REFUSED = (  # options that change the graph or the cut in ways that no task knows
     *("cut", "halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
-    *("reverse_kind", "self_loop_fill", "random_features", "encode", "expander", "virtual_nodes"),
+    *("reverse_kind", "self_loop_fill", "random_features", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
 _UNEVEN = 1.5  # of the largest part over an even share
 _PLAN = "plan.json"
-_OPTIONS = ("parts", "seed", "attempts", "target_weights", "costs", "undirected", "self_loops")  # of a plan
+_OPTIONS = ("parts", "seed", "attempts", "target_weights", "costs", "encode", "undirected", "self_loops")  # of a plan
 
 
 def check_options(config) -> None:
@@ -57,6 +57,12 @@ def check_options(config) -> None:
                 f"{name} (--{name.replace('_', '-')}) is {reprlib.repr(value)}, which an engine (--engine) does not have yet; "
                 "leave it out, or partition in one process"
             )
+    other = [each.name for each in config.encodings if each.name != "degree"]
+    if other:
+        raise InputError(
+            f"encode (--encode) names {other[0]}, which needs the whole graph, and an engine (--engine) computes degree alone; leave "
+            "it out, or partition in one process"
+        )
 
 
 def partition_on(
@@ -84,7 +90,7 @@ def partition_on(
         job = _prepared(folder, coo, config, sizes, resume)
         engine.check(folder.path, memory_bytes)
     run = Stages(engine, folder, progress)
-    job = _ranges(run, job)
+    job = _ranges(run, job, config.encodings)
     where = _cut(run, job, config)
     figures, quality, ptr, entries = write_parts(run, job, where)
     check_memory(figures, config.costs, config.rank_memory, is_only=True)
@@ -227,8 +233,8 @@ def _check_plan(path: Path, plan: dict) -> None:
         raise InputError(f"{what} changed since the run in {path.parent} began; start again without resume (--resume)")
 
 
-def _ranges(run: Stages, job: Job) -> Job:
-    """Sort the edges into ranges of nodes."""
+def _ranges(run: Stages, job: Job, encodings) -> Job:
+    """Sort the edges into ranges of nodes, and compute encodings."""
     run.map("count", partial(count_chunk, job), chunks(job))
     ptr, num_edges = run.reduce("ranges", partial(choose_ranges, job), "ptr", "num_edges")
     job = replace(job, range_ptr=ptr, num_edges=int(num_edges[0]), listed_edges=int(num_edges[0]))
@@ -236,7 +242,13 @@ def _ranges(run: Stages, job: Job) -> Job:
     run.map("ranges-sorted", partial(sort_range, job), job.ranges)
     (num_edges,) = run.reduce("added", partial(number_added, job), "num_edges")
     run.drop("count", "edges")
-    return replace(job, num_edges=int(num_edges[0]))
+    job = replace(job, num_edges=int(num_edges[0]))
+    if not encodings:
+        return job
+    run.map("degree", partial(encode_degrees, job), 1)
+    path = job.folder.place(DEGREE)
+    arrays = job.arrays | {"node/degree": array_file(np.load(path, mmap_mode="r"), path)}
+    return replace(job, arrays=arrays, coo=replace(job.coo, encodings={**job.coo.encodings, "degree": {"columns": 2}}))
 
 
 def _cut(run: Stages, job: Job, config) -> list:

@@ -1,5 +1,6 @@
 """Dask as the engine: any number of workers, workers and schedulers that die, and what is refused before the first task."""
 
+import json
 import os
 import signal
 import subprocess
@@ -166,6 +167,14 @@ def test_the_command_with_workers_of_its_own(tmp_path, path, capfd):
     assert main(["partition", *arguments, "--engine", "local", "--workers", "1", "--worker-memory", "1GiB"]) == 0
     assert "edge cut" in capfd.readouterr().out
     assert (tmp_path / "out" / "manifest.json").is_file()
+
+
+def test_a_dry_run_starts_nothing(tmp_path, path, capfd):
+    arguments = [str(path), "--parts", "2", "--engine", "local", "--workers", "9", "--dry-run", "--json"]
+    assert main(["partition", *arguments]) == 0
+    stages = json.loads(capfd.readouterr().out)
+    assert len(stages) == 5 and all(each["seconds"] >= 0 and each["tasks"] >= 1 for each in stages.values())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
 
 
 def test_what_is_no_client():

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from distributed_cases import Counting, files_of, owner_of, save_graph
 
-from dgl_gt.partition import InputError, partition, verify
+from dgl_gt.partition import InputError, from_edges, partition, verify
 from dgl_gt.partition.cuts import native
+from dgl_gt.partition.cuts.balance import make_balance
 from dgl_gt.partition.distributed.cut import rounds
 from dgl_gt.partition.distributed.job import Sizes
 from dgl_gt.partition.distributed.stages import InProcess
@@ -40,11 +41,12 @@ def test_the_same_assignment_gives_the_same_bytes(tmp_path, name, parts):
 
 @pytest.mark.usefixtures("small_tasks")
 @pytest.mark.parametrize(
-    "added", [{"undirected": True}, {"self_loops": True}, {"undirected": True, "self_loops": True}]
+    "added", [{}, {"undirected": True}, {"self_loops": True}, {"undirected": True, "self_loops": True}]
 )
 @pytest.mark.parametrize("directed", [True, False])
-def test_edges_that_are_added(tmp_path, added, directed):
+def test_edges_that_are_added_and_degrees(tmp_path, added, directed):
     path = save_graph(tmp_path / "graph.npz", data=False, directed=directed)
+    added = {**added, "encode": "degree"}
     manifest = partition(path, 3, tmp_path / "many", engine=InProcess(), **added)
     alone = partition(path, 3, tmp_path / "one", owner=owner_of(tmp_path / "many", manifest), **added)
     assert manifest == alone
@@ -64,6 +66,36 @@ def test_a_given_owner_with_empty_parts(tmp_path):
     owner = np.random.default_rng(0).integers(0, 3, 200) * 2
     for name, engine in (("many", InProcess()), ("one", None)):
         partition(path, 6, tmp_path / name, owner=owner, engine=engine)
+    assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_a_graph_in_memory_and_parts_of_unequal_weights(tmp_path):
+    draw = np.random.default_rng(0)
+    graph = from_edges(*draw.integers(0, 300, (2, 2000)), 300, {"feat": draw.random((300, 2))}, {"w": np.arange(2000)})
+    manifest = partition(graph, 3, tmp_path / "many", engine=InProcess(), target_weights=[1, 1, 4], attempts=2)
+    owner, weights = owner_of(tmp_path / "many", manifest), {"target_weights": [1, 1, 4]}
+    assert manifest == partition(graph, 3, tmp_path / "one", owner=owner, **weights)
+    assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
+    assert make_balance(graph, 3, **weights).largest_load(owner) <= 1
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_a_folder_of_parquet_files(tmp_path):
+    pyarrow, _ = pytest.importorskip("pyarrow"), pytest.importorskip("duckdb")
+    from pyarrow import parquet
+
+    draw, folder = np.random.default_rng(0), tmp_path / "edges"
+    folder.mkdir()
+    for number in range(3):
+        src, dst = draw.integers(0, 90, (2, 200)) * 7 + 5
+        parquet.write_table(
+            pyarrow.table({"src": src, "dst": dst, "w": draw.random(200)}), folder / f"{number}.parquet"
+        )
+    manifest = partition(folder, 3, tmp_path / "many", engine=InProcess(), ids="compact")
+    assert manifest["node_names"] == "integers"
+    owner = owner_of(tmp_path / "many", manifest)
+    assert manifest == partition(folder, 3, tmp_path / "one", owner=owner, ids="compact")
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
 
 
@@ -155,7 +187,7 @@ def test_a_source_that_changes_between_stages(tmp_path, what):
     "option",
     [
         *({"cut": "vertex"}, {"cut": "auto"}, {"halo_depth": 2}, {"self_loops": True, "reverse_kind": True}),
-        *({"encode": "degree"}, {"max_imbalance": 1.1}, {"memory": 1 << 30}, {"link_split": "0.8,0.1,0.1"}),
+        *({"encode": "degree,laplacian=2"}, {"max_imbalance": 1.1}, {"memory": 1 << 30}, {"link_split": "0.8,0.1,0.1"}),
     ],
 )
 def test_options_that_are_not_there(tmp_path, option):
