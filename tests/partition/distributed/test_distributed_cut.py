@@ -2,15 +2,18 @@
 
 import itertools
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from distributed_cases import Counting, files_of, owner_of, save_graph
+from search_cases import random_graph
 
 from dgl_gt.partition import InputError, from_edges, partition, verify
 from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.balance import make_balance
-from dgl_gt.partition.distributed.cut import rounds
+from dgl_gt.partition.cuts.permutation import count_assignment, in_edges
+from dgl_gt.partition.distributed.cut import _move, rounds
 from dgl_gt.partition.distributed.job import Sizes
 from dgl_gt.partition.distributed.stages import InProcess
 
@@ -215,3 +218,32 @@ def test_every_two_parts_meet(parts, per_group):
         met |= {frozenset(pair) for group in groups for pair in itertools.combinations(group, 2)}
         assert max(map(len, groups)) <= max(2, per_group)
     assert len(met) == parts * (parts - 1) // 2
+
+
+@pytest.mark.skipif(not native.is_available(), reason="the compiled extension is not installed")
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_that_search_at_the_same_time_save_what_each_saves(seed):
+    graph, draw = random_graph(seed), np.random.default_rng(seed)
+    count, before = graph.num_nodes, draw.integers(0, 5, graph.num_nodes).astype(np.int32)
+    job = SimpleNamespace(
+        num_nodes=count, num_edges=graph.num_edges, node_type=np.int32, weights=lambda degrees: degrees * 0 + 1
+    )
+
+    def halo(owner):
+        return int(count_assignment(graph, owner, np.ones(5) / 5).copies_by_hop.sum())
+
+    def searched(owner, group):
+        nodes = np.flatnonzero(np.isin(before, group))
+        degree, src = in_edges(graph, nodes)
+        found = np.searchsorted(group, before[nodes]).astype(np.int32)
+        room = np.full((len(group), 1), count)
+        _move(job, nodes, np.diff(degree), graph.indices[src], found, room, 0 * room, seed)
+        owner = owner.copy()
+        owner[nodes] = np.array(group, np.int32)[found]
+        return owner
+
+    first, second = searched(before, [0, 3]), searched(before, [1, 2, 4])
+    both = searched(first, [1, 2, 4])
+    saved = [halo(before) - halo(each) for each in (first, second, both)]
+    assert saved[2] == saved[0] + saved[1]
+    assert min(saved) >= 0
