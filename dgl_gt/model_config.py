@@ -46,6 +46,7 @@ _OF_TYPED = {  # what the settings of a transformer may be on a typed graph
     "activation": ("relu", "gelu"),
     "jumping": ("last",),
     "global_attention": ("none",),
+    "edge_update": (False,),
 }
 _OF_TOKENS = {  # and where it reads hop tokens
     "score": ("dot",),
@@ -181,9 +182,10 @@ class GraphTransformerConfig(ModelConfig):
                 )
 
     def check_with_edges(self, has_edges: bool) -> None:
-        if has_edges and self.score != "dot":
+        if has_edges and self.score not in ("dot", "hgt"):
             raise InputError(
-                f"score is {self.score!r}, but edge features need the score 'dot'; choose 'dot', or leave out the edge features"
+                f"score is {self.score!r}, but edge features need the score 'dot', or on typed graphs 'hgt'; choose one, or leave out "
+                "the edge features"
             )
         for name in ("edge_hidden", "edge_input", "edge_role", "edge_update"):
             if getattr(self, name) != getattr(type(self), name) and not has_edges:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,25 @@ def measured_profile(tmp_path_factory) -> Path:
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "measured")}
             subprocess.run(command, check=True, timeout=300, env=environment)
     return profile
+
+
+@pytest.fixture
+def bucket(monkeypatch, tmp_path_factory):
+    """A bucket of a server of S3 on the loopback: its address, the file system that writes to it, and the server's faults."""
+    s3fs = pytest.importorskip("s3fs", reason="the driver of s3://")
+    pytest.importorskip("moto.server", reason="a server of S3")
+    from object_store import running_store
+
+    with running_store() as (store, endpoint):
+        settings = {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "a-secret-key"}
+        settings |= {"DGL_GT_CACHE": str(tmp_path_factory.mktemp("cache")), "OMP_NUM_THREADS": "1"}
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        urllib.request.urlopen(f"{endpoint}/moto-api/reset", data=b"").close()  # moto keeps buckets for the process
+        s3fs.S3FileSystem.clear_instance_cache()  # which know another server
+        system = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
+        system.mkdir("graphs")
+        yield "s3://graphs", system, store
 
 
 @pytest.fixture

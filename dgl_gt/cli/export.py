@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from dgl_gt.partition import console
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.storage import is_file, located
 from dgl_gt.run_files.run_directory import WEIGHTS
 
 from .options import add_json
@@ -41,7 +39,7 @@ def _export(args) -> tuple[dict, str]:
 def _shards(args) -> tuple[dict, str]:
     from dgl_gt.partition.shards.dgl_export import export_dgl
 
-    if os.path.isfile(Path(args.directory) / WEIGHTS):
+    if is_file(located(args.directory) / WEIGHTS):
         raise InputError(f"{args.directory} holds a model; add --to onnx, --to torchscript or --to aoti")
     with console.Stages() as progress:
         path = export_dgl(args.directory, args.out, graph_name=args.name, force=args.force, progress=progress)

@@ -15,6 +15,7 @@ from dgl_gt.partition.errors import InputError, import_optional
 from dgl_gt.partition.figures.costs import machine_costs
 from dgl_gt.partition.figures.profile import MAX_RANKS
 from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_bytes
 
 from .options import (
@@ -32,6 +33,7 @@ _OFFLINE, _SMALL = "dgl_gt.partition.cli", "dgl_gt.cli.main"
 _HOMES = {  # the module of each verb, which is imported where the verb is asked for; --help imports them all
     **dict.fromkeys(("partition", "convert", "inspect", "import"), _OFFLINE),
     "export": "dgl_gt.cli.export",
+    "doctor": "dgl_gt.cli.doctor",
     "train": "dgl_gt.cli.train",
     **dict.fromkeys(("predict", "report", "calibrate"), _SMALL),
     "plan": "dgl_gt.cli.plan",
@@ -106,12 +108,12 @@ def _predict(args):
 def _predict_rank(args):
     """Predict on this rank; rank 0 writes the file and returns what to print."""
     from dgl_gt.comm.group import Comm
-    from dgl_gt.partition.shards.counts import user_node_count
     from dgl_gt.partition.shards.files import read_node_names
     from dgl_gt.partition.shards.manifest import read_manifest
     from dgl_gt.partition.sources.pairs import read_pairs
     from dgl_gt.train.model import find_factory
-    from dgl_gt.train.predictions import ORDERS, embed, predict, rows_of, score_pairs, write_predictions
+    from dgl_gt.train.predictions import ORDERS, embed, names_of, predict, rows_of, score_pairs, write_predictions
+    from dgl_gt.train.required_data import nodes_of_links
     from dgl_gt.train.saved_model import load_model
 
     with Comm(timeout_s=args.timeout) as comm, comm.raising_together():
@@ -120,7 +122,7 @@ def _predict_rank(args):
         pairs = None
         if args.pairs:
             manifest = read_manifest(args.directory)
-            pairs = read_pairs(args.pairs, node_names, user_node_count(manifest), manifest["source"])
+            pairs = read_pairs(args.pairs, node_names, nodes_of_links(manifest), manifest["source"])
     if args.top is not None:
         if not model.dgl_gt_task.reads_links:
             raise InputError(
@@ -131,7 +133,8 @@ def _predict_rank(args):
     answer = score_pairs(model, sg, pairs) if args.pairs else (embed if args.embeddings else predict)(model, sg)
     if answer is None:  # all ranks but rank 0
         return None
-    write_predictions(args.out, answer, node_names=node_names, class_names=model.class_names, force=args.force)
+    names = names_of(answer, model, sg, node_names)
+    write_predictions(args.out, answer, node_names=names, class_names=model.class_names, force=args.force)
     counts = {f"{rows_of(answer)}s": len(answer[0])}
     if "probability" in answer._fields:
         counts["classes"] = answer.probability.shape[1]
@@ -242,6 +245,6 @@ def _add_report(commands) -> None:
 def _report(args) -> tuple[dict, str]:
     from dgl_gt.report.of_directory import kind_of
 
-    write, out = kind_of(args.directory).write, Path(args.out)
+    write, out = kind_of(args.directory).write, located(args.out)
     numbers = write(args.directory, args.out, force=args.force)
     return numbers, f"wrote {out} and {out.with_suffix('.json')}"

@@ -218,5 +218,5 @@ def config_of(args, names=None) -> TrainConfig:
             raise InputError(
                 f"--set is {text!r}, which gives no value; write it as KEY=VALUE, such as model.hidden=256"
             )
-    given = {name: getattr(args, name) for name in names or SETTINGS}
+    given = {name: getattr(args, name) for name in (SETTINGS if names is None else names)}
     return read_config(args.config, **found | {name: value for name, value in given.items() if value is not None})

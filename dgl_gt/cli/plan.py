@@ -26,6 +26,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.plan.candidates import NothingFits, Plan, forecast_table, plot, text_of_plan
 from dgl_gt.plan.select import assumed_profile, forecast
@@ -46,6 +47,7 @@ from .options import (
 )
 
 MAX_LOSS = 0.5  # points
+_MOST = 10**15  # nodes or edges
 
 _OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
 _COMMON = (  # options that --help shows; --help-all shows all
@@ -60,11 +62,12 @@ _COMMON = (  # options that --help shows; --help-all shows all
         "classes",
         "model_factory",
         "plot",
+        "figures_of",
         "check",
     ),
     *("search_policy", "max_loss", "force", "json", "profile", "preset", "rank_memory", "max_depth"),
 )
-_NOT_WITH_SEARCH = ("policy", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
+_NOT_WITH_SEARCH = ("policy", "figures_of", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
 
 def add_commands(commands) -> None:
@@ -93,6 +96,8 @@ def add_commands(commands) -> None:
     add_reading(command.add_argument_group("reading a graph"))
     add("--undirected", action="store_true", help="add the reverse of each edge that has none")
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
+    text = "plan for a graph of this size, such as 1e9,1e10, of which SOURCE is a sample with the same mean degree"
+    add("--figures-of", type=_nodes_and_edges, metavar="NODES,EDGES", help=text)
     add("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
     add(
         "--check", metavar="RUN", help="compare the prediction of `dgl-gt train --strategy auto --out RUN` with the run"
@@ -117,6 +122,18 @@ def _world_sizes(text: str) -> list[int]:
     return list(dict.fromkeys(map(positive_integer, words)))
 
 
+def _nodes_and_edges(text: str) -> tuple[int, int]:
+    try:
+        nodes, edges = (int(float(word)) for word in text.split(","))
+    except (ValueError, OverflowError):
+        nodes = edges = 0
+    if min(nodes, edges) < 1 or max(nodes, edges) > _MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size of a graph; write it as 1e9,1e10, numbers of nodes and edges"
+        )
+    return nodes, edges
+
+
 def _plan(args, command: argparse.ArgumentParser):
     if args.check:
         options = [each for each in command._actions if each.dest not in ("help", "check", "json")]
@@ -138,7 +155,9 @@ def _plan(args, command: argparse.ArgumentParser):
             "--policy out"
         )
     cuts = [] if policy.is_exact else [(str(each), read_figures(read_manifest(each))) for each in args.source]
-    if cuts:  # a policy for other layers, ranks or models is refused before any work
+    if cuts:  # a policy for other graphs, layers, ranks or models is refused before any work
+        if cuts[0][1].schema is not None:
+            policy.check_typed(cuts[0][0])
         policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
         policy.check_model(config.activation_checkpoint, config.model.global_attention)
     traces_of = _traces_of(args, config)
@@ -220,6 +239,7 @@ def _forecast(args, traces_of, profile) -> dict:
             profile,
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
+            figures_of=args.figures_of,
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,
@@ -241,7 +261,7 @@ def _costs(plans: dict) -> Costs:
 
 def _search(args, config: TrainConfig, profile: Profile):
     """Search for a policy on ranks, one for each part of the shards, and write it."""
-    out = Path(args.search_policy)
+    out = located(args.search_policy)
     if not is_policy_file(args.search_policy):
         raise InputError(f"--search-policy is {args.search_policy}; it must end in .yaml")
     if len(args.source) != 1:

@@ -12,9 +12,10 @@ from dgl_gt.partition.figures.strategies import AUTO, WITH_POLICY
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.partition.system.signals import is_rank
+from dgl_gt.partition.system.storage import is_file, located
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
-from dgl_gt.run_files.run_directory import MODEL, check_can_resume
+from dgl_gt.run_files.run_directory import MODEL, WEIGHTS, check_can_resume, checkpoints_in
 from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of
 
 from .options import (
@@ -31,7 +32,7 @@ from .options import (
     whole_number,
 )
 
-_ONLY_WITH_OUT = ("resume", "checkpoint_every", "max_restarts", "tensorboard", "timeline")
+_ONLY_WITH_OUT = ("resume", "resume_if_possible", "checkpoint_every", "max_restarts", "tensorboard", "timeline")
 _COMMON = (  # options that --help shows; --help-all shows all
     *("nproc", "strategy", "force", "json", "config", "set", "out", "resume", "max_restarts", "model_factory"),
     *("architecture", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr", "policy", "task"),
@@ -81,6 +82,10 @@ def _add_survival_options(group) -> None:
     add = group.add_argument
     text = "resume from the latest checkpoint in --out; the number of parts and the cut of the graph may differ"
     add("--resume", action="store_true", help=text)
+    text = (
+        "resume if --out has a checkpoint, and otherwise start anew: for schedulers that start a command again as it is"
+    )
+    add("--resume-if-possible", action="store_true", help=text)
     text = (
         "restart all ranks from the latest checkpoint, at most N times, if one was killed, ended by a bug, or kept the "
         "others waiting longer than --timeout (default: 0)"
@@ -156,14 +161,24 @@ def _check_out(args) -> None:
                     f"--{name.replace('_', '-')} needs --out DIR, the directory of the run; add that option"
                 )
         return
-    if args.resume and args.force:
-        raise InputError("--resume goes on with the run in --out, and --force replaces it; leave one of them out")
+    if (args.resume or args.resume_if_possible) and args.force:
+        option = "--resume" if args.resume else "--resume-if-possible"
+        raise InputError(f"{option} goes on with the run in --out, and --force replaces it; leave one of them out")
     if not _leads():
         return
+    if args.resume_if_possible:
+        _decide_to_resume(args)
     if args.resume:
         check_can_resume(args.out)
     else:
         check_target(args.out, MODEL, force=args.force)
+
+
+def _decide_to_resume(args) -> None:
+    """Set ``--resume`` if there is a checkpoint, and else ``--force`` where a run has left neither one nor a model."""
+    out = located(args.out)
+    args.resume = bool(checkpoints_in(out))
+    args.force = not args.resume and not is_file(out / WEIGHTS)
 
 
 def _leads() -> bool:
@@ -190,12 +205,18 @@ def _train_rank(args, config, profile: Profile | None):
     from dgl_gt.comm.group import Comm
     from dgl_gt.plan.planned_step import check_memory
     from dgl_gt.train import summary
-    from dgl_gt.train.inputs import describe_assumed_meanings, describe_unused_data
+    from dgl_gt.train.edge_inputs import describe_assumed_meanings
+    from dgl_gt.train.inputs import describe_unused_data
     from dgl_gt.train.model import check_settings, with_earlier_precision, with_measured_precision
     from dgl_gt.train.run import train, train_and_save
 
     factory = _factory_on_all_ranks(args)
     check_settings(config, factory)
+    if args.resume_if_possible:
+        with Comm(timeout_s=args.timeout) as comm:
+            if comm.rank == 0:
+                _decide_to_resume(args)
+            args.resume = comm.broadcast_object(args.resume)
     if args.resume or (args.out and restarts()):
         with Comm(timeout_s=args.timeout) as comm:
             config = with_earlier_precision(comm, config, args.out)

@@ -12,7 +12,7 @@ from dgl_gt.ops.attention import attend_rows
 from dgl_gt.partition.schema import Schema
 from dgl_gt.structure import CSC
 
-from .relations import Relations, degrees_by_relation, relations_of
+from .relations import Relations, RowGroups, degrees_by_relation, relations_of, rows_by_relation
 from .view import View, project_own
 
 
@@ -86,6 +86,12 @@ class Local(View):
         edge_ids = csc.global_edge_ids if csc.global_edge_ids is not None else csc.edge_ids
         assert edge_ids is not None
         return relations_of(csc, schema, edge_ids, [(0, csc.num_src)])
+
+    @cached_property
+    def edges_by_relation(self) -> RowGroups:
+        ids = self.csc.global_edge_ids  # or else the rows are in the order of these ids
+        ids = torch.arange(self.csc.num_edges, device=self.csc.device) if ids is None else ids
+        return rows_by_relation(self.checked_schema, ids)
 
     def in_degrees_by_relation(self) -> Tensor:
         return degrees_by_relation(self.csc, self.relations.relation, len(self.checked_schema.edges))

@@ -100,6 +100,13 @@ def rows_by_type(schema: Schema, node_ids: Tensor) -> RowGroups:
     return RowGroups(torch.argsort(of_row, stable=True), _pointers(of_row, len(schema.nodes)))
 
 
+@torch.inference_mode(False)
+def rows_by_relation(schema: Schema, edge_ids: Tensor) -> RowGroups:
+    """Group rows of edges by relation, from the union's ids of the edges."""
+    of_row = numbers_of(schema.edge_ptr, edge_ids)
+    return RowGroups(torch.argsort(of_row, stable=True), _pointers(of_row, len(schema.edges)))
+
+
 def _pointers(of_row: Tensor, groups: int) -> tuple[int, ...]:
     counts = torch.bincount(of_row, minlength=groups)
     return 0, *counts.cumsum(0).tolist()

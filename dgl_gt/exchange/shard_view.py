@@ -17,7 +17,7 @@ from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
 from .local import add_ends, check_weights, sum_of_weighted_rows
-from .relations import Relations, relations_of
+from .relations import Relations, RowGroups, relations_of, rows_by_relation
 from .shard import SendPlan, Shard, pull
 from .view import View
 
@@ -121,6 +121,10 @@ class ShardView(View):
     def relations_of(self, csc: CSC, ranges: list[tuple[int, int]]) -> Relations:
         """Return the relations of edges of the part; see :func:`.relations.relations_of`."""
         return relations_of(csc, self.checked_schema, self.shard.edge_ids[: csc.num_edges], ranges)
+
+    @cached_property
+    def edges_by_relation(self) -> RowGroups:
+        return rows_by_relation(self.checked_schema, self.shard.edge_ids[: self.shard.edges[0]])
 
     def begin_pull(self, x: torch.Tensor):
         """Start to send a layer's rows of owned nodes to the ranks that hold copies; see :func:`.shard.begin_pull`."""

@@ -18,7 +18,6 @@ from dgl_gt.partition.schema import Schema
 from dgl_gt.torch_internals import is_inside_ddp
 
 from .halo import Halo, deep_views
-from .relations import numbers_of
 from .shard import Shard, pull
 from .view import View
 
@@ -158,8 +157,7 @@ class ShardedGraph:
 
     def edge_rows(self, relation) -> Tensor:
         """Return the rows of ``edata`` that a relation's edges have, int64, ascending."""
-        schema = self._view.checked_schema
-        return torch.nonzero(numbers_of(schema.edge_ptr, self.edge_ids) == schema.relation(relation))[:, 0]
+        return self._view.edges_by_relation.group(self._view.checked_schema.relation(relation))
 
     @property
     def nodes(self) -> OfTypes:
@@ -301,14 +299,7 @@ class ShardedGraph:
         Every rank calls it. With ``to``, only that rank gets the rows; the others get None and use no memory for them.
         """
         self._shard.check(x)
-        rows = self.comm.gather_rows(x.detach(), to)
-        order = self.comm.gather_rows(self.node_ids, to)
-        if rows is None:
-            return None
-        gathered = x.new_empty((self.manifest["nodes"], *x.shape[1:]))
-        for node_ids, piece in zip(order, rows):
-            gathered.index_copy_(0, node_ids, piece)
-        return gathered
+        return gather_by_id(self.comm, x.detach(), self.node_ids, self.manifest["nodes"], to)
 
     def read_links(self) -> dict[str, torch.Tensor]:
         """Read the links of ``dgl-gt partition --link-split``, integers (2, n) on the CPU by the name of the set; and ``new_ids``.
@@ -329,6 +320,18 @@ class ShardedGraph:
             "sg.comm.sum_gradients(model.parameters()) after loss.backward()",
             stacklevel=3,
         )
+
+
+def gather_by_id(comm: Comm, x: Tensor, ids: Tensor, count: int, to: int | None = None) -> Tensor | None:
+    """Return rows of all ranks by their ids from 0 to ``count`` - 1, (n, ...) -> (count, ...), see ``ShardedGraph.gather``."""
+    rows = comm.gather_rows(x, to)
+    order = comm.gather_rows(ids, to)
+    if rows is None or order is None:
+        return None
+    gathered = x.new_empty((count, *x.shape[1:]))
+    for some, piece in zip(order, rows):
+        gathered.index_copy_(0, some, piece)
+    return gathered
 
 
 def checked_device(device) -> torch.device:

@@ -167,6 +167,11 @@ class View:
         return self.schema
 
     @property
+    def edges_by_relation(self) -> RowGroups:
+        """The rows of a bias or of features of edges, by relation."""
+        raise NotImplementedError
+
+    @property
     def relations(self) -> Relations:
         """The edges of a typed graph, see :class:`Relations`; ``ValueError`` if there is one type of nodes and edges."""
         raise NotImplementedError

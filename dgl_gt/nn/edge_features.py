@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dgl_gt.exchange.any_graph import as_view
+from dgl_gt.exchange.view import View
 from dgl_gt.model_config import EDGE_KINDS, OPTION_VALUES
 from dgl_gt.partition.errors import InputError, check_one_of, whole_number
 
@@ -92,6 +96,67 @@ class EdgeEncoder(nn.Module):
         ]
         encoded = sum(rows[1:], start=rows[0])
         return encoded if self.mlp is None else self.mlp(encoded)
+
+
+class RelationEdgeEncoder(nn.Module):
+    """The first edge embeddings of a typed graph: an :class:`EdgeEncoder` for each relation whose edges have data.
+
+    Edges of the other relations have zeros.
+
+    Parameters
+    ----------
+    relations : sequence of str
+        The relations of the graph, each as three names with commas between them.
+    edge_feats, edge_kinds : dict of str to int
+        By relation, as in :class:`EdgeEncoder`; a relation that is not there has none.
+    edge_hidden, kind
+        See :class:`EdgeEncoder`.
+
+    Raises
+    ------
+    ValueError
+        There is no such relation, or with ``kind`` "raw" relations have different numbers of columns.
+    """
+
+    def __init__(
+        self,
+        relations: Sequence[str],
+        edge_feats: Mapping[str, int],
+        edge_kinds: Mapping[str, int],
+        edge_hidden: int,
+        kind: str = "linear",
+    ):
+        super().__init__()
+        self.relations = tuple(relations)
+        if unknown := [name for name in (*edge_feats, *edge_kinds) if name not in self.relations]:
+            raise InputError(f"there is no relation {unknown[0]!r}; the relations are {' '.join(self.relations)}")
+        sizes = {name: (edge_feats.get(name, 0), edge_kinds.get(name, 0)) for name in self.relations}
+        self.having = [name for name in self.relations if any(sizes[name])]
+        encoders = [EdgeEncoder(*sizes[name], edge_hidden, kind) for name in self.having]
+        self.encoders, self.width = nn.ModuleList(encoders), encoders[0].width
+        widths = {name: encoder.width for name, encoder in zip(self.having, encoders)}
+        if different := [name for name, width in widths.items() if width != self.width]:
+            raise InputError(
+                f"edge_input is 'raw', and {different[0]} has {widths[different[0]]} numbers an edge where {self.having[0]} has "
+                f"{self.width}; choose 'linear' or 'mlp'"
+            )
+
+    def forward(self, view: View, edge_feat: Mapping[str, Tensor], edge_kind: Mapping[str, Tensor]) -> Tensor:
+        """Return the edge embeddings, (E, width), from the data of each relation, in the order of a bias."""
+        if unknown := [name for name in (*edge_feat, *edge_kind) if name not in self.having]:
+            raise InputError(
+                f"the model takes no data of the edges of {unknown[0]!r}; make it with edge_feats or edge_kinds of that relation"
+            )
+        groups, encoded = view.edges_by_relation, []
+        rows = [groups.group(self.relations.index(name)) for name in self.having]
+        for name, encoder, of_relation in zip(self.having, self.encoders, rows):
+            encoded.append(encoder(edge_feat.get(name), edge_kind.get(name)))
+            if len(encoded[-1]) != len(of_relation):
+                raise InputError(
+                    f"the data of the edges of {name} have {len(encoded[-1])} rows; this process has {len(of_relation)} such edges"
+                )
+        joined = torch.cat(encoded)
+        return joined.new_zeros(len(groups.rows), self.width).index_copy(0, torch.cat(rows), joined)
 
 
 class EdgeUpdate(nn.Module):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from dgl_gt.exchange.any_graph import as_view
-from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.exchange.sharded_graph import ShardedGraph, gather_by_id
 from dgl_gt.ops.reference import GOLDEN, mix64
-from dgl_gt.partition.errors import whole_number
+from dgl_gt.partition.errors import InputError, whole_number
+from dgl_gt.partition.schema import Schema
 
 from .attention import check_sizes
 from .dropout import draw_seeds
@@ -27,18 +30,18 @@ class NodeParameter(nn.Parameter):
 
 
 class _Gather:
-    """Collects the rows of all ranks in node order. Copies share the graph, and none is written to a file."""
+    """Collects the rows of all ranks by their ids. Copies share the graph, and none is written to a file."""
 
     def __init__(self, graph: ShardedGraph):
         self._graph = graph
 
-    def __call__(self, values: Tensor) -> Tensor:
-        graph = self._graph
-        graph.comm.place = "state_dict() of a NodeEmbedding, which every rank calls"
+    def __call__(self, values: Tensor, ids: Tensor, count: int) -> Tensor:
+        comm = self._graph.comm
+        comm.place = "state_dict() of a NodeEmbedding, which every rank calls"
         try:
-            return graph.gather(values.to(graph.device)).to(values.device)
+            return cast(Tensor, gather_by_id(comm, values.detach(), ids.to(values.device), count))
         finally:
-            graph.comm.place = ""
+            comm.place = ""
 
     def __deepcopy__(self, _) -> _Gather:
         return self
@@ -59,6 +62,9 @@ class NodeEmbedding(nn.Embedding):
     number of ranks. It gathers them, so every rank calls it. An optimiser's own ``state_dict()`` has the rows of one
     rank.
 
+    With ``ntypes``, nodes of these types alone have rows, type after type: ``embedding.weight`` has those of
+    ``sg.rows(name)`` for each name, and ``state_dict()`` all of them in the order of their ids.
+
     Parameters
     ----------
     graph : ShardedGraph, DGLGraph, CSC, or int
@@ -66,6 +72,8 @@ class NodeEmbedding(nn.Embedding):
         every rank makes it, because all take the seed of rank 0.
     embedding_dim : int
         Width of a row.
+    ntypes : sequence of str, optional
+        Node types of a typed ShardedGraph whose nodes have rows; by default all nodes have.
 
     Raises
     ------
@@ -73,19 +81,24 @@ class NodeEmbedding(nn.Embedding):
         ``graph`` is something else, or a size is below 1.
     """
 
-    def __init__(self, graph, embedding_dim: int):
+    def __init__(self, graph, embedding_dim: int, ntypes: Sequence[str] | None = None):
         check_sizes(embedding_dim=embedding_dim)
         whole_number("embedding_dim", embedding_dim, 1, MAX_COLUMNS)
-        if isinstance(graph, Integral):
+        node_ids, device = None, None
+        if isinstance(graph, ShardedGraph):
+            (node_ids, count), device = ids_in_table(graph, ntypes), graph.device
+            rows = len(node_ids)
+        elif ntypes is not None:
+            raise InputError(f"ntypes is {ntypes!r}, which is for a typed ShardedGraph; leave it out")
+        elif isinstance(graph, Integral):
             check_sizes(graph=graph)
-            rows, device = int(graph), None
+            rows = count = int(graph)
         else:
-            rows, device = as_view(graph).num_owned, graph.device if isinstance(graph, ShardedGraph) else None
+            rows = count = as_view(graph).num_owned
         super().__init__(rows, embedding_dim, _weight=torch.empty(rows, embedding_dim, device=device))
-        self._gather, self._shape, node_ids = None, (rows, embedding_dim), None
+        self._gather, self._shape = None, (count, embedding_dim)
         if isinstance(graph, ShardedGraph):
             self._gather = _Gather(graph)
-            self._shape, node_ids = (graph.manifest["nodes"], embedding_dim), graph.node_ids
             self.weight = NodeParameter(self.weight.detach())
         self.register_buffer("node_ids", node_ids, persistent=False)
         seed = draw_seeds()
@@ -98,10 +111,10 @@ class NodeEmbedding(nn.Embedding):
 
     def gathered(self, values: Tensor) -> Tensor:
         """Return the rows of all nodes, (N, ...), of what has a row for each row of the weight; every rank calls it."""
-        return values if self._gather is None else self._gather(values)
+        return values if self._gather is None else self._gather(values, self.node_ids, self._shape[0])
 
     def own(self, values: Tensor) -> Tensor:
-        """Return the rows of this rank of what has a row for each node of the graph."""
+        """Return the rows of this rank of what has a row for each node of the table."""
         return values if self.node_ids is None else values.index_select(0, self.node_ids.to(values.device))
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -116,13 +129,26 @@ class NodeEmbedding(nn.Embedding):
             whole = state_dict[key]
             if whole.shape != self._shape:
                 error_msgs.append(
-                    f"{key} is {tuple(whole.shape)}; it must be {self._shape}, with a row for each node of the graph"
+                    f"{key} is {tuple(whole.shape)}; it must be {self._shape}, with a row for each node of the table"
                 )
                 return
             state_dict = state_dict | {key: NodeParameter(self.own(whole), self.weight.requires_grad)}
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+
+
+def ids_in_table(graph: ShardedGraph, ntypes: Sequence[str] | None) -> tuple[Tensor, int]:
+    """The ids that the rows of a rank have in the table of some node types, or of all nodes, int64; and how many there are."""
+    if ntypes is None:
+        return graph.node_ids, graph.manifest["nodes"]
+    names = graph.ntypes
+    schema, begin, ids = cast(Schema, graph.schema), 0, [graph.node_ids[:0]]
+    for name in ntypes:
+        rows = graph.rows(name)
+        ids.append(graph.node_ids[rows] + (begin - int(schema.node_ptr[names.index(name)])))
+        begin += schema.nodes[name]
+    return torch.cat(ids), begin
 
 
 def keyed_normal(ids, columns, seed, dtype):

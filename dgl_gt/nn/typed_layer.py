@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from dgl_gt.exchange.relations import RowGroups
 from dgl_gt.exchange.view import SeededView
 from dgl_gt.ops.head_minor import has_head_minor_kernel
 
-from .attention import EdgeAttention, check_heads
+from .attention import EdgeAttention, EdgeTerm, check_heads
 from .batch_norm import NORM_MODULES, normalise
 from .dropout import FeatureDropout, begin_pass
 from .feed_forward import make_activation
@@ -53,11 +54,25 @@ class RelationAttention(EdgeAttention):
     attn_drop : float
         Probability in [0, 1) of dropping an attention weight in training.
     maps : bool
+    edge_width : int
+        Width of the edge embeddings; 0 for none.
+    edge_role
+        See :class:`GraphTransformerLayer`.
     """
 
     sources: Tensor
 
-    def __init__(self, feat_size: int, num_heads: int, types: int, sources: Tensor, attn_drop: float, maps: bool):
+    def __init__(
+        self,
+        feat_size: int,
+        num_heads: int,
+        types: int,
+        sources: Tensor,
+        attn_drop: float,
+        maps: bool,
+        edge_width: int = 0,
+        edge_role: str = "bias",
+    ):
         super().__init__(attn_drop)
         check_heads(feat_size, num_heads)
         self.num_heads, self.head_dim = num_heads, feat_size // num_heads
@@ -67,13 +82,25 @@ class RelationAttention(EdgeAttention):
         self.relation = nn.Parameter(torch.zeros(len(sources), 2 * feat_size))
         shape = len(sources), 2, num_heads, self.head_dim, self.head_dim
         self.maps = nn.Parameter(torch.eye(self.head_dim).expand(shape).clone()) if maps else None
+        of_scores, of_rows = (edge_width if edge_role == role else 0 for role in ("bias", "key_value"))
+        self.edge_bias = nn.Linear(of_scores, num_heads) if of_scores else None
+        self.edge_proj = nn.Linear(of_rows, feat_size, bias=False) if of_rows else None
 
-    def forward(self, seeded: SeededView, h: Tensor) -> Tensor:
-        """Attend; ``h`` are the rows that the view attends, and the result those of its destinations."""
-        out = seeded.view.attend_relations(h, self._project, dropout=self._dropout(seeded))
+    def forward(self, seeded: SeededView, h: Tensor, edge: Tensor | None = None) -> Tensor:
+        """Attend; ``h`` are the rows that the view attends, and the result those of its destinations.
+
+        ``edge`` (E, edge_width) are edge embeddings, in the order of a bias.
+        """
+        attend, dropout, term = seeded.view.attend_relations, self._dropout(seeded), None
+        if edge is not None and self.edge_proj is not None:
+            term = EdgeTerm(edge, self.edge_proj.weight.unflatten(0, (self.num_heads, self.head_dim)))
+            out = term.folded(attend(h, partial(self._project, term), edge=edge, dropout=dropout))
+        else:
+            bias = None if edge is None or self.edge_bias is None else self.edge_bias(edge)
+            out = attend(h, partial(self._project, None), bias=bias, dropout=dropout)
         return self.output(out.flatten(1), seeded.view.types)
 
-    def _project(self, h: Tensor, groups: RowGroups, which: str) -> Tensor:
+    def _project(self, edge: EdgeTerm | None, h: Tensor, groups: RowGroups, which: str) -> Tensor:
         shape = self.num_heads, self.head_dim
         if which == "q":
             weight, bias = (x.unflatten(-1, (1, *shape)) for x in (self.query.weight, self.query.bias))
@@ -86,13 +113,15 @@ class RelationAttention(EdgeAttention):
                 weight = torch.einsum("ricHd,rcHde->ricHe", weight, self.maps)
                 bias = torch.einsum("rcHd,rcHde->rcHe", bias, self.maps)
             bias = bias + self.relation.unflatten(1, (2, *shape))
-        head_minor = has_head_minor_kernel(*shape, h)
+        head_minor = edge is None and has_head_minor_kernel(*shape, h)
         if head_minor:
             weight, bias = weight.transpose(-2, -1), bias.transpose(-2, -1)
         made = grouped_linear(h, groups, weight.flatten(2), bias.flatten(1), in_place=which == "q")
         rows = made.unflatten(1, weight.shape[2:])
         rows = rows.transpose(2, 3) if head_minor else rows
-        return rows.squeeze(1) if which == "q" else rows
+        if which != "q":
+            return rows
+        return rows.squeeze(1) if edge is None else edge.queries(rows.squeeze(1))
 
 
 class TypedTransformerLayer(nn.Module):
@@ -109,6 +138,8 @@ class TypedTransformerLayer(nn.Module):
         :class:`RelationalConv`.
     norm_first, dropout, attn_dropout, activation, norm
         See :class:`GraphTransformerLayer`; ``activation`` is "relu" or "gelu".
+    edge_width, edge_role
+        See :class:`RelationAttention`.
     """
 
     def __init__(
@@ -124,13 +155,16 @@ class TypedTransformerLayer(nn.Module):
         attn_dropout: float = 0.0,
         activation: str = "gelu",
         norm: str = "layer",
+        edge_width: int = 0,
+        edge_role: str = "bias",
     ):
         super().__init__()
         self.norm_first = norm_first
         if score == "mean":
             self.attn: nn.Module = RelationalConv(feat_size, feat_size, len(sources), self_loop=False, aggregate="mean")
         else:
-            self.attn = RelationAttention(feat_size, num_heads, types, sources, attn_dropout, score == "hgt")
+            of_edges = edge_width, edge_role
+            self.attn = RelationAttention(feat_size, num_heads, types, sources, attn_dropout, score == "hgt", *of_edges)
         self.dropout, self.inner_dropout, self.ffn_dropout = (FeatureDropout(dropout) for _ in range(3))
         self.attn_layer_norm = NORM_MODULES[norm](feat_size)
         self.ffn_layer_norm = NORM_MODULES[norm](feat_size) if hidden_size else None
@@ -138,13 +172,13 @@ class TypedTransformerLayer(nn.Module):
             self.activation = make_activation(activation)
             self.inner, self.outer = TypeMaps(types, feat_size, hidden_size), TypeMaps(types, hidden_size, feat_size)
 
-    def forward(self, graph, h: Tensor) -> Tensor:
+    def forward(self, graph, h: Tensor, edge: Tensor | None = None) -> Tensor:
         """Run the layer on the rows of a view; (num_dst, C)."""
         seeded = begin_pass(self, graph, h)
         view = seeded.view
         h = view.source_rows(h)
         rows = normalise(self.attn_layer_norm, h, view) if self.norm_first else h
-        h = leading_rows(h, view.num_dst) + self.dropout(self._attend(seeded, rows), seeded)
+        h = leading_rows(h, view.num_dst) + self.dropout(self._attend(seeded, rows, edge), seeded)
         if not self.norm_first:
             h = normalise(self.attn_layer_norm, h, view)
         if self.ffn_layer_norm is None:
@@ -153,8 +187,10 @@ class TypedTransformerLayer(nn.Module):
             return h + self._feed_forward(normalise(self.ffn_layer_norm, h, view), seeded)
         return normalise(self.ffn_layer_norm, h + self._feed_forward(h, seeded), view)
 
-    def _attend(self, seeded: SeededView, rows: Tensor) -> Tensor:
-        return self.attn.along_edges(seeded, rows) if isinstance(self.attn, RelationalConv) else self.attn(seeded, rows)
+    def _attend(self, seeded: SeededView, rows: Tensor, edge: Tensor | None) -> Tensor:
+        if isinstance(self.attn, RelationalConv):
+            return self.attn.along_edges(seeded, rows)
+        return self.attn(seeded, rows, edge)
 
     def _feed_forward(self, h: Tensor, seeded: SeededView) -> Tensor:
         types = seeded.view.types

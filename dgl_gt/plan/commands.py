@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import yaml
 
@@ -151,7 +150,7 @@ def measure_and_keep(
     """
     profile, problem = measure(comm, progress, quick=quick), ""
     if comm.rank == 0 and out is not None:
-        with new_file(Path(out), force=force) as file:
+        with new_file(out, force=force) as file:
             file.write(yaml.safe_dump(profile.as_dict(), sort_keys=False, default_flow_style=None, width=100).encode())
     if comm.rank == 0 and comm.world_size > 1:
         if progress:

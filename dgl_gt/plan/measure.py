@@ -201,11 +201,12 @@ def _memory(comm: Comm) -> dict[str, float]:
     return {"memory_bytes": available_rank_memory(comm), "process_bytes": process}
 
 
-def _links(comm: Comm) -> dict:
-    """Latency and bandwidth, from alpha + beta x bytes; all ranks send at once, each to the rank ``step`` places on."""
+def link_speeds(comm: Comm) -> np.ndarray:
+    """Bytes a second into rank i from rank j, (P, P), from alpha + beta x bytes; every rank calls it.
+
+    All ranks send at once, each to the rank ``step`` places on.
+    """
     ranks = comm.world_size
-    if ranks == 1:
-        return {"latency_s": 0.0, "overlap": 0.0, "reduce_bytes_per_s": 1e12, "link_bytes_per_s": [[1e12]]}
     mine = np.full(ranks, 1e12)
     for step in range(1, ranks):
         seconds = []
@@ -220,13 +221,21 @@ def _links(comm: Comm) -> dict:
         beta, _ = np.polyfit(_MESSAGE_BYTES, seconds, 1, w=1 / np.array(seconds))
         # Noise may hide the cost of bytes on a fast link; then the whole time of the largest message stands for it.
         mine[(comm.rank - step) % ranks] = 1 / beta if beta > 0 else _MESSAGE_BYTES[-1] / seconds[-1]
+    return np.array([_of_all_ranks(comm, value) for value in mine]).T
+
+
+def _links(comm: Comm) -> dict:
+    """Latency and bandwidth of the links, and how much of an exchange computation hides."""
+    ranks = comm.world_size
+    if ranks == 1:
+        return {"latency_s": 0.0, "overlap": 0.0, "reduce_bytes_per_s": 1e12, "link_bytes_per_s": [[1e12]]}
+    link = link_speeds(comm)
     few = torch.zeros(ranks, device=comm.device)
     latency = _seconds(comm, lambda: comm.start(few, [1] * ranks, [1] * ranks).wait(), one_by_one=True)
     flat = torch.zeros(2**20, device=comm.device)
     reduce = flat.nbytes / _seconds(comm, lambda: comm.all_reduce(flat), one_by_one=True)
-    link = np.array([_of_all_ranks(comm, value) for value in mine]).T
     latency, reduce, overlap = (
-        statistics.fmean(_of_all_ranks(comm, value)) for value in (latency, reduce, _overlap(comm, mine))
+        statistics.fmean(_of_all_ranks(comm, value)) for value in (latency, reduce, _overlap(comm, link.min()))
     )
     return {
         "latency_s": latency,
@@ -236,10 +245,9 @@ def _links(comm: Comm) -> dict:
     }
 
 
-def _overlap(comm: Comm, link: np.ndarray) -> float:
+def _overlap(comm: Comm, slowest: float) -> float:
     """Share of an exchange that computation hides: the time that both at once save, over the shorter time."""
     ranks = comm.world_size
-    slowest = min(min(_of_all_ranks(comm, float(value))) for value in link)
     count = int(0.1 * slowest / (ranks - 1) / 4)
     count = min(max(1024, count), _MAX_EXCHANGE_BYTES // 4 // ranks)
     rows, counts = torch.zeros(count * ranks, device=comm.device), [count] * ranks

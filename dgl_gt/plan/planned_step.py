@@ -126,8 +126,9 @@ def _traces(config: TrainConfig, features: int | TypedWidths, out_dim: int, fact
     with torch.device("cpu" if factory else "meta"):  # a model that is too large takes no memory
         sizes: dict[str, Any]
         if isinstance(features, TypedWidths):
-            widths = {name: width or config.task.node_embedding for name, width in features.widths}
-            sizes = {"in_dim": widths, "relations": features.relations}
+            sizes = {"in_dim": dict(features.widths), "relations": features.relations}
+            if config.task.inputs.edge_features:  # of one relation at least
+                sizes["edge_feats"] = {str(features.relations[0]): len(config.task.inputs.edge_features)}
         else:  # of edge data at most: numbers need fewer weights than kinds
             of_edges = "edge_feats" if getattr(config.model, "edge_input", None) == "raw" else "edge_kinds"
             tables = len(config.task.inputs.edge_features)

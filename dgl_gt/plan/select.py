@@ -19,6 +19,7 @@ from dgl_gt.partition.errors import InputError, check_one_of, check_type, whole_
 from dgl_gt.partition.figures.costs import Costs, CutCosts, default_costs
 from dgl_gt.partition.figures.figures import Figures, features_of
 from dgl_gt.partition.figures.profile import Profile
+from dgl_gt.partition.figures.scaled import scaled
 from dgl_gt.partition.figures.strategies import CHOICES, STRATEGIES, StrategyRules, mesh, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import mapped_layout
@@ -315,6 +316,7 @@ def forecast(
     *,
     rank_memory: int | None = None,
     max_depth: int | None = None,
+    figures_of: tuple[int, int] | None = None,
     seed: int = 0,
     progress: Callable[[str], object] = lambda stage: None,
     say_notes: Callable | None = None,
@@ -324,7 +326,8 @@ def forecast(
 
     ``sources`` are shard directories of one graph with the same number of parts, or one graph, which is cut both ways with
     this ``seed``; ``additions`` are options of :func:`dgl_gt.partition.sources.load.load_graph` for it. ``traces_of`` gets
-    the width of the node features and returns the traces of the step. ``say_notes`` is called with the ``notes`` and the
+    the width of the node features and returns the traces of the step. ``figures_of`` are the nodes and edges of a graph of
+    which the source is a sample, see :func:`.scaled`. ``say_notes`` is called with the ``notes`` and the
     ``left_out`` of a graph before it is cut. The rest is as in :func:`dgl_gt.plan.choose`.
 
     :class:`InputError` says that the shards have another number of parts, that nothing fits on any of the numbers of
@@ -332,7 +335,7 @@ def forecast(
     """
     bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
     if all(map(is_shards, sources)):
-        return _plan_of_shards(sources, world_sizes, traces_of, profile, bounds, progress)
+        return _plan_of_shards(sources, world_sizes, traces_of, profile, bounds, figures_of, progress)
     if len(sources) > 1:
         other = next(each for each in sources if not is_shards(each))
         raise InputError(f"{other} is not a shard directory; give only shard directories, or a single graph")
@@ -359,6 +362,7 @@ def forecast(
         if ranks > 1:
             cuts.append((make_vertex_cut(graph, ranks, **how), 1))
         figures = [mapped_layout(graph, cut, hops, costs, profile).figures for cut, hops in cuts]
+        figures = [scaled(each, *figures_of) for each in figures] if figures_of else figures
         progress(f"tracing steps on {format_count(ranks, 'rank')}")
         try:
             return choose([(None, each) for each in figures], traces, profile, **bounds)
@@ -376,7 +380,7 @@ def forecast(
 
 
 def _plan_of_shards(
-    sources: list, world_sizes, traces_of: Callable, profile: Profile, bounds: dict, progress: Callable
+    sources: list, world_sizes, traces_of: Callable, profile: Profile, bounds: dict, figures_of, progress: Callable
 ) -> dict[int, Plan | NothingFits]:
     cuts = [(str(source), read_figures(read_manifest(source))) for source in sources]
     figures = cuts[0][1]
@@ -388,4 +392,6 @@ def _plan_of_shards(
     profile.check_ranks(figures.parts)
     traces = traces_of(figures.features)
     progress("tracing steps")
+    if figures_of:
+        cuts = [(name, scaled(each, *figures_of)) for name, each in cuts]
     return {figures.parts: choose(cuts, traces, profile, **bounds)}

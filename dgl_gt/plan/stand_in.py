@@ -45,8 +45,9 @@ class StandInRanks(Transport):
 
     rank, device = 0, torch.device("cpu")
 
-    def __init__(self, world_size: int, ranks_per_host: int | None = None):
-        self.world_size, self.ranks_per_host = world_size, ranks_per_host
+    def __init__(self, world_size: int, strategy: StrategyRules):
+        self.world_size, self.ranks_per_host = world_size, strategy.ranks_per_host
+        self._sends_copies = strategy.sends_copies
         self.listener: Callable | None = None
 
     def all_to_all(self, received, sent, recv_counts, send_counts):
@@ -76,7 +77,9 @@ class StandInRanks(Transport):
         return lambda _: listener(end) if end else None
 
     def _peers(self, recv_counts: list[int]) -> tuple:
-        """From which ranks rows arrive, as an event says it."""
+        """From which ranks rows arrive, as an event says it; copies may come from any."""
+        if self._sends_copies:
+            return ()
         peers, per_host = [rank for rank in range(1, self.world_size) if recv_counts[rank]], self.ranks_per_host
         if per_host is not None and peers:
             if max(peers) < per_host:
@@ -132,7 +135,7 @@ def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool 
     """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it."""
     parts = layout.figures.parts
     shard = make_shard(_LaidOut(layout), 0, depth)
-    ranks = Comm(check_parameters=False, transport=StandInRanks(parts, strategy.ranks_per_host))
+    ranks = Comm(check_parameters=False, transport=StandInRanks(parts, strategy))
     order = shard.node_ids[: shard.num_held].clone() if strategy.in_rank_order else None
     degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
     shard = replace(shard, degrees=degrees, rank_order=order)
@@ -158,11 +161,14 @@ def make_layout(
         rng = np.random.default_rng([parts, depth, seed, attempt])
         layout = Layout(*_cut_graph(rng, strategy, depth, parts, node_data, edge_data, schema), depth)
         figures = layout.figures
-        counts = [figures.copies_by_hop[0], figures.sent_by_hop[0], figures.edges_by_hop[0]]
+        counts = [figures.copies_by_hop[0], figures.sent_by_hop[0], figures.edges_by_hop[0]] if parts > 1 else []
         if size := strategy.ranks_per_host:
             rows = figures.hosts[size].received_rows
             counts += [rows[0].sum(), rows[:, 0].sum()]
-        if parts == 1 or all(each.min() > 0 for each in counts):
+        if figures.typed is not None and schema is not None:
+            with_data = [str(each) in {name.partition("/")[0] for name in edge_data} for each in schema.edges]
+            counts.append(figures.typed.edges[0, 0, with_data])
+        if all(np.all(each > 0) for each in counts):
             return layout
     raise InputError(f"a halo of {depth} hops in {parts} parts cannot be traced; choose fewer hops")
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.report.write import make_report, write_report
 from dgl_gt.partition.shards.manifest import is_shards
+from dgl_gt.partition.system.storage import Url, is_url, located
 
 from .run_report import is_run, make_run_report, write_run_report
 
@@ -32,7 +33,7 @@ class Report:
         The page as HTML, which needs no network.
     """
 
-    directory: Path
+    directory: Path | Url
     numbers: dict
     page: str
 
@@ -68,7 +69,7 @@ def report(directory) -> Report:
     >>> from dgl_gt.report import report
     >>> report("shards")  # the last line of a cell shows it  # doctest: +SKIP
     """
-    return Report(Path(directory), *kind_of(directory).make(directory))
+    return Report(located(directory), *kind_of(directory).make(directory))
 
 
 class Kind(NamedTuple):
@@ -84,7 +85,11 @@ def kind_of(directory) -> Kind:
         return Kind(make_report, write_report)
     if is_run(directory):
         return Kind(make_run_report, write_run_report)
-    problem = "holds neither shards nor a run of training" if os.path.isdir(directory) else "is not a directory"
+    problem = (
+        "holds neither shards nor a run of training"
+        if is_url(directory) or os.path.isdir(directory)
+        else "is not a directory"
+    )
     raise InputError(
         f"{directory} {problem}; name a directory that `dgl-gt partition --out` or `dgl-gt train --out` wrote"
     )

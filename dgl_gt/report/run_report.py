@@ -20,6 +20,7 @@ import msgspec
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.report import pages
 from dgl_gt.partition.report.pages import bar, percent
+from dgl_gt.partition.system.storage import Url, is_file, located
 from dgl_gt.partition.system.user_files import reading, regular_file
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, STEP_TIMELINE, checkpoints_in
@@ -48,8 +49,8 @@ def write_run_report(directory, out, *, force: bool = False) -> dict:
         A file of the run is damaged; or ``out`` does not end in .html, is in the directory of the run, exists or cannot
         be written.
     """
-    page, of_run = Path(out), Path(os.path.realpath(directory))
-    for path in (page, page.parent / f"{page.stem}.json"):
+    page, of_run = located(out), Path(os.path.realpath(directory))
+    for path in (page, page.with_suffix(".json")):
         if of_run in Path(os.path.realpath(path)).parents:
             raise InputError(
                 f"{path} would be in the directory of the run, which --force replaces only while it holds nothing else; "
@@ -105,7 +106,7 @@ def _settings(settings: dict) -> list[list[tuple[str, object]]]:
 class RunFiles(msgspec.Struct):
     """What a run left in its directory; None or empty where a file is missing."""
 
-    directory: Path
+    directory: Path | Url
     record: RunRecord | None
     epochs: list[EpochNumbers]
     settings: dict
@@ -115,32 +116,32 @@ class RunFiles(msgspec.Struct):
 
 def is_run(directory) -> bool:
     """Whether a directory holds a run of ``dgl-gt train --out``, or what an interrupted one left."""
-    folder = Path(directory)
-    if not os.path.isdir(folder):
+    folder = located(directory)
+    if isinstance(folder, Path) and not os.path.isdir(folder):
         return False
     with reading(folder):
-        return any(os.path.isfile(folder / name) for name in (RECORD, METRICS_FILE)) or bool(checkpoints_in(folder))
+        return any(is_file(folder / name) for name in (RECORD, METRICS_FILE)) or bool(checkpoints_in(folder))
 
 
 def read_run(directory) -> RunFiles:
     """Read the directory of a run; :class:`InputError` names a file that is damaged, and the line of ``metrics.jsonl``."""
-    folder = Path(directory)
-    settings = by_path(read_yaml(folder / CONFIG)) if os.path.exists(folder / CONFIG) else {}
+    folder = located(directory)
+    settings = by_path(read_yaml(folder / CONFIG)) if is_file(folder / CONFIG) else {}
     return RunFiles(
         folder,
         _read_if_there(folder / RECORD, RunRecord),
-        list(_read_epochs(folder / METRICS_FILE)) if os.path.exists(folder / METRICS_FILE) else [],
+        list(_read_epochs(folder / METRICS_FILE)) if is_file(folder / METRICS_FILE) else [],
         settings,
         _read_if_there(folder / STEP_TIMELINE, StepTimeline),
         sorted(int(re.sub(r"\D", "", each.name)) for each in checkpoints_in(folder)),
     )
 
 
-def _read_if_there(path: Path, kind):
-    return read_json(path, kind, _ADVICE) if os.path.exists(path) else None
+def _read_if_there(path: Path | Url, kind):
+    return read_json(path, kind, _ADVICE) if is_file(path) else None
 
 
-def _read_epochs(path: Path) -> Iterator[EpochNumbers]:
+def _read_epochs(path: Path | Url) -> Iterator[EpochNumbers]:
     """Yield the epochs. The last line may lack its end: the run may be writing it."""
     decoder, last = msgspec.json.Decoder(EpochNumbers), 0
     with reading(path), regular_file(path).open("rb") as file:
@@ -159,7 +160,7 @@ def _read_epochs(path: Path) -> Iterator[EpochNumbers]:
             yield epoch
 
 
-def _damaged(path: Path, line: int, problem: str) -> InputError:
+def _damaged(path: Path | Url, line: int, problem: str) -> InputError:
     return InputError(
         f"{path}, line {line}: {problem}; each line must be a JSON object as dgl-gt train writes it: remove this line, or "
         "move the file away to see the report without curves"
@@ -176,7 +177,7 @@ def _numbers(run: RunFiles) -> dict:
     planned = run.settings.get("epochs")
     done = epochs[-1].epoch if epochs else len(record.losses) if record else max(run.checkpoints, default=0)
     return {
-        "run": run.directory.resolve().name,
+        "run": (run.directory.resolve() if isinstance(run.directory, Path) else run.directory).name,
         "finished": finished,
         "graph": msgspec.to_builtins(record.graph) if record else None,
         "ranks": record.ranks if record else len(epochs[-1].peak_memory_bytes) if epochs else None,

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ import msgspec
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.atomic_write import new_directory, new_file
 from dgl_gt.partition.system.output_checks import FILE, Kind, check_target, leftovers
+from dgl_gt.partition.system.storage import Url, located
 
 from .run_record import RECORD, EpochNumbers
 
@@ -28,6 +30,7 @@ METRICS_FILE = "metrics.jsonl"  # a line for each epoch
 STEP_TIMELINE = "timeline.json"  # one training step on all ranks
 TRACE = re.compile(r"profile-rank\d+\.json\.gz")  # of the same step, for viewers of Chrome traces
 CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})\.safetensors")  # with the number of epochs before it
+_PUT_PAUSE_S = 10.0  # between two uploads of metrics.jsonl
 _KEPT = 2  # checkpoints: one more than is needed if no file is ever damaged
 
 _NAMES = "|".join(
@@ -43,13 +46,13 @@ MODEL = Kind(
 
 
 class RunDirectory:
-    """The directory ``out``, and whether what is in it is of this run; used by one rank.
+    """The directory ``out``, a path or a URL, and whether what is in it is of this run; used by one rank.
 
     With ``force``, what another run left in it is replaced by the first write.
     """
 
     def __init__(self, out, *, force: bool = False, is_ours: bool = False):
-        self.out, self.is_ours, self._force = Path(out), is_ours, force
+        self.out, self.is_ours, self._force = located(out), is_ours, force
 
     def write(self, files: dict[str, bytes]) -> None:
         """Write files by name; ``InputError`` if ``out`` exists and is not of this run, or cannot be written.
@@ -81,16 +84,18 @@ class RunDirectory:
             return dict(json.loads((self.out / RECORD).read_text()))
         return {}
 
-    def write_checkpoint(self, epoch: int, content: bytes) -> Path:
+    def write_checkpoint(self, epoch: int, content: bytes) -> Path | Url:
         """Write the checkpoint after ``epoch`` epochs, and then remove all but the last two."""
-        for name in os.listdir(self.out):  # of a process that was killed while it wrote
+        for name in (
+            () if isinstance(self.out, Url) else os.listdir(self.out)
+        ):  # of a process that was killed while it wrote
             if found := re.match(rf"\.({CHECKPOINT.pattern})\.", name):
                 for old in leftovers(self.out, found[1], FILE):
                     old.unlink(missing_ok=True)
         path = self.out / f"checkpoint-{epoch:06d}.safetensors"
         self.write({path.name: content})
         for old in checkpoints_in(self.out)[_KEPT:]:
-            with suppress(OSError):
+            with suppress(OSError, InputError):
                 old.unlink()
         return path
 
@@ -98,11 +103,17 @@ class RunDirectory:
 class MetricsLog:
     """Writes the numbers of each epoch into the directory of a run; for one rank.
 
-    If numbers cannot be written, a warning is printed, and they are written later.
+    If numbers cannot be written, a warning is printed, and they are written later. At a URL, to which nothing can be
+    appended, the whole file is written now and then, and at the end.
     """
 
-    def __init__(self, folder: Path, for_tensorboard: bool = False):
+    def __init__(self, folder: Path | Url, for_tensorboard: bool = False):
+        if for_tensorboard and isinstance(folder, Url):
+            raise InputError(
+                f"tensorboard is True, and its files cannot be written to {folder}; leave it out (--tensorboard)"
+            )
         self._path, self._has_warned = folder / METRICS_FILE, False
+        self._content, self._is_put, self._next_put_s = b"", True, 0.0  # of the file at a URL
         self._unwritten: list[dict] = []
         self._first_epoch: int | None = None
         self._tensorboard: Callable | None = _summary_writer() if for_tensorboard else None
@@ -116,25 +127,36 @@ class MetricsLog:
                 if json.loads(line)["epoch"] > epoch:
                     break
                 kept.append(line + "\n")
+        self._content = "".join(kept).encode()
         with suppress(InputError), new_file(self._path, force=True) as file:
-            file.write("".join(kept).encode())
+            file.write(self._content)
 
-    def add(self, numbers: EpochNumbers, is_there: bool) -> None:
-        """Write the numbers of one epoch; ``is_there`` says whether the directory is this run's by now."""
+    def add(self, numbers: EpochNumbers, is_there: bool, is_due: bool = False) -> None:
+        """Write the numbers of one epoch; ``is_there`` says whether the directory is this run's by now.
+
+        At a URL, ``is_due`` says that they must not wait: a run that goes on from a checkpoint needs the lines before it.
+        """
         self._unwritten.append(msgspec.to_builtins(numbers))
         if not is_there:
             return
         try:
-            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten))
+            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten), is_due)
             written, self._unwritten = self._unwritten, []
             self._add_scalars(written)
-        except OSError as error:
+        except (OSError, InputError) as error:
             if not self._has_warned:
                 self._has_warned = True
-                print(f"dgl-gt: warning: cannot write {self._path}: {error.strerror}", file=sys.stderr)
+                why = error if isinstance(error, InputError) else f"cannot write {self._path}: {error.strerror}"
+                print(f"dgl-gt: warning: {why}", file=sys.stderr)
 
-    def _append(self, lines: str) -> None:
+    def _append(self, lines: str, is_due: bool) -> None:
         """Append whole lines, or nothing."""
+        if isinstance(self._path, Url):
+            content, self._is_put = self._content + lines.encode(), False
+            if is_due or time.monotonic() >= self._next_put_s:
+                self._put(self._path, content)
+            self._content = content
+            return
         with self._path.open("ab", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             try:
@@ -152,8 +174,17 @@ class MetricsLog:
             for name, value in _scalars_in(numbers):
                 self._scalars.add_scalar(name, value, numbers["epoch"])
 
+    def _put(self, url: Url, content: bytes) -> None:
+        self._next_put_s = time.monotonic() + _PUT_PAUSE_S
+        with new_file(url, force=True) as file:
+            file.write(content)
+        self._is_put = True
+
     def close(self) -> None:
-        """Write what TensorBoard's writer still holds."""
+        """Write what a URL lacks, and what TensorBoard's writer still holds."""
+        if isinstance(self._path, Url) and not self._is_put:
+            with suppress(InputError):
+                self._put(self._path, self._content)
         if self._scalars:
             with suppress(OSError):
                 self._scalars.close()
@@ -179,9 +210,9 @@ def _summary_writer():
     return SummaryWriter
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
+def checkpoints_in(folder: Path | Url) -> list:
     """The checkpoints in a directory, the latest first; none where there is no such directory."""
-    if not folder.is_dir():
+    if isinstance(folder, Path) and not folder.is_dir():
         return []
     found = [(int(match[1]), each) for each in folder.iterdir() if (match := CHECKPOINT.fullmatch(each.name))]
     return [path for _, path in sorted(found, reverse=True)]
@@ -205,7 +236,9 @@ def check_can_resume(out) -> None:
 
 def no_checkpoint(out, what: str = "no checkpoint") -> InputError:
     """The error to raise where a directory holds nothing to resume from; its advice leads to a run that starts."""
-    where = ", in another directory or with force (--force)" if Path(out).exists() else ""
+    place = located(out)
+    is_there = any(place.iterdir()) if isinstance(place, Url) else place.exists()
+    where = ", in another directory or with force (--force)" if is_there else ""
     return InputError(
         f"{out} holds {what}, so there is nothing to go on from; start a run without resume (--resume){where}"
     )

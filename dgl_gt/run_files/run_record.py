@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import LONGEST_RECORD_BYTES
+from dgl_gt.partition.system.storage import Url, is_file, located
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.partition.system.yaml_file import read_text
 from dgl_gt.plan.candidates import Candidate
@@ -182,7 +183,7 @@ def values_of(record: RunRecord) -> dict:
     return msgspec.to_builtins(record, enc_hook=lambda number: number.item())
 
 
-def read_json(path: Path, kind, advice: str):
+def read_json(path: Path | Url, kind, advice: str):
     """Read a JSON file of a run as a struct of this kind; where that fails, the message ends with the advice."""
     text = read_text(path, LONGEST_RECORD_BYTES)
     try:
@@ -202,11 +203,13 @@ def compare_with_prediction(run) -> dict:
     Returns ``choice``; ``figures``, a list of dicts with ``name, predicted, measured, error``, where the error is a
     share of the measured figure; and ``trials``, as in the record. ``InputError`` if the record holds no plan.
     """
-    path = Path(run) / RECORD if os.path.isdir(run) else Path(run)
+    place = located(run)
+    is_directory = not is_file(place) if isinstance(place, Url) else os.path.isdir(place)
+    path = place / RECORD if is_directory else place
     return compared(read_json(path, RunRecord, _ADVICE), path)
 
 
-def compared(record: RunRecord, path: Path) -> dict:
+def compared(record: RunRecord, path: Path | Url) -> dict:
     """Do as :func:`compare_with_prediction` does for a record that was read from ``path``."""
     plan = record.plan
     if not plan:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import NodeEmbedding
+from dgl_gt.nn.node_embedding import ids_in_table
 from dgl_gt.nn.pair_scorer import PairScorer
 from dgl_gt.nn.traits import ModelTraits, traits_of
 from dgl_gt.partition.errors import InputError
@@ -47,40 +50,56 @@ class AroundNodes(nn.Module):
 class EmbeddedModel(AroundNodes):
     """A model of nodes that reads a trained row of each node after its features; ``nodes_of`` are those of the table.
 
-    Of a typed graph, types without features have trained rows, and no others.
+    Of a typed graph, the types ``ntypes``, which have no features, have trained rows, and no others.
     """
 
-    def __init__(self, nodes: nn.Module, nodes_of: ShardedGraph | int, width: int):
+    def __init__(self, nodes: nn.Module, nodes_of: ShardedGraph | int, width: int, ntypes: Sequence[str] | None = None):
         super().__init__(nodes)
-        self.table = NodeEmbedding(nodes_of, width)
-        count = nodes_of if isinstance(nodes_of, int) else nodes_of.manifest["nodes"]
+        self.ntypes, is_read = ntypes, isinstance(nodes_of, int)  # from a file
+        self.table = NodeEmbedding(nodes_of, width, None if is_read else ntypes)
+        count = nodes_of if isinstance(nodes_of, int) else ids_in_table(nodes_of, ntypes)[1]
         with torch.no_grad():  # rows as Xavier's: large ones tell nodes apart by noise
             self.table.weight.mul_(math.sqrt(2 / (count + width)))
+
+    @property
+    def dgl_gt_traits(self) -> ModelTraits:
+        """Those of the model of nodes; types with trained rows have features of the width 0."""
+        traits = traits_of(self.nodes)
+        sizes: Any = traits.input_sizes
+        if self.ntypes is None or sizes is None:
+            return traits
+        return replace(traits, input_sizes={**sizes, "in_dim": sizes["in_dim"] | dict.fromkeys(self.ntypes, 0)})
 
     def forward(self, graph: ShardedGraph, feat: Tensor | dict[str, Tensor], **more: Any) -> Tensor:
         """Return the results of the owned nodes."""
         rows = self.table.weight
         if self.table.node_ids is None:  # a table that was read from a file
-            if len(rows) != graph.manifest["nodes"]:
+            ids, count = ids_in_table(graph, self.ntypes)
+            if len(rows) != count:
+                of_types = f" of type {' and '.join(self.ntypes)}" if self.ntypes else ""
                 raise InputError(
-                    f"the model has trained rows of {len(rows):,} nodes (node_embedding), and {graph.manifest['source']} has "
-                    f"{graph.manifest['nodes']:,}; use the graph that it was trained on"
+                    f"the model has trained rows of {len(rows):,} nodes{of_types} (node_embedding), and "
+                    f"{graph.manifest['source']} has {count:,}; use the graph that it was trained on"
                 )
-            rows = rows[graph.node_ids]
+            rows = rows[ids]
         if isinstance(feat, dict):
-            trained = {name: rows[graph.rows(name)] for name in graph.ntypes if name not in feat}
-            return self.nodes(graph, feat | trained, **more)
+            assert self.ntypes is not None
+            trained = rows.split([len(graph.rows(name)) for name in self.ntypes])
+            return self.nodes(graph, feat | dict(zip(self.ntypes, trained)), **more)
         return self.nodes(graph, torch.cat([feat, rows.to(feat.dtype)], 1), **more)
 
 
 class PairModel(AroundNodes):
-    """Any model that gives rows of nodes, (N_owned, C), and a :class:`PairScorer`: results of pairs of nodes."""
+    """Any model that gives rows of nodes, (N_owned, C), and a :class:`PairScorer`: results of pairs of nodes.
 
-    def __init__(self, nodes: nn.Module, scorer: PairScorer):
+    Of a typed graph, ``relation`` is that of the edges which the pairs are.
+    """
+
+    def __init__(self, nodes: nn.Module, scorer: PairScorer, relation: str = ""):
         super().__init__(nodes)
-        self.scorer = scorer
+        self.scorer, self.relation = scorer, relation
 
-    def forward(self, graph: ShardedGraph, feat: Tensor, *, pairs: Pairs | None = None, **edges: Tensor) -> Tensor:
+    def forward(self, graph: ShardedGraph, feat: Tensor, *, pairs: Pairs | None = None, **edges: Any) -> Tensor:
         """Return the results of pairs, (n, out); without pairs the rows of the owned nodes, (N_owned, C)."""
         own = self.nodes(graph, feat, **edges)
         if tuple(own.shape) != (graph.num_nodes(), self.scorer.width):
@@ -90,8 +109,12 @@ class PairModel(AroundNodes):
             )
         if pairs is None:
             return own
-        rows, edge_feat = pairs.rows(own), edges.get("edge_feat")
-        edge_feat = None if pairs.edges is None or edge_feat is None else edge_feat[pairs.edges]
+        rows, edge_feat, numbers = pairs.rows(own), edges.get("edge_feat"), pairs.edges
+        if isinstance(edge_feat, dict):
+            edge_feat = edge_feat.get(self.relation)
+            if edge_feat is not None and numbers is not None:
+                numbers = torch.searchsorted(graph.edge_rows(self.relation), numbers)
+        edge_feat = None if numbers is None or edge_feat is None else edge_feat[numbers]
         if torch.is_grad_enabled():
             return self.scores(rows, pairs.source, pairs.destination, edge_feat, pairs.both_ways)
         pieces = zip(

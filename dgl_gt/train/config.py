@@ -18,7 +18,7 @@ from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
 from dgl_gt.settings import Count, Flag, Settings, between, described, one_of, option_name, setting, types_of
 
 from .task_config import NodeClassificationConfig
-from .task_settings import TASKS, TaskConfig
+from .task_settings import SHORT_NAMES, TASKS, TaskConfig
 
 OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("constant", "cosine", "plateau")
@@ -205,6 +205,8 @@ class TrainConfig(Settings):
     def changed(self, **settings) -> TrainConfig:
         """Return this config with other values of some settings, of whatever section, by their names alone."""
         check_keys(settings, SETTINGS, "settings")
+        if "task" in settings:
+            settings["task"] = SHORT_NAMES.get(str(settings["task"]), settings["task"])
         of_section: dict[str, dict[str, Any]] = {}
         for name, value in settings.items():
             section, each = SETTINGS[name]

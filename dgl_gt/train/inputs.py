@@ -1,8 +1,7 @@
-"""What a model is given of a graph: features with encodings, and edge data as numbers or as kinds."""
+"""What a model is given of a graph: features with encodings, edge data, and pairs of nodes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,13 +10,12 @@ import torch
 from torch.nn import functional
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.model_config import EDGE_KINDS
 from dgl_gt.ops.dropout import dropout_seed
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.counts import user_node_count
-from dgl_gt.partition.transforms.exphormer import EDGE_KIND
 
-from .config import TrainConfig
+from .edge_inputs import column_name, edge_rows
+from .required_data import learned_type, required
 from .task_settings import Inputs, TaskConfig
 
 _OF_SIGNS = -1  # in place of a layer, in the seed of the signs of a step
@@ -64,7 +62,8 @@ class ModelInputs:
         With a halo of several hops (N_held, F), the rows that the first layer reads. Of a typed graph, a dict with the
         rows of the owned nodes of each type that has features.
     edges : dict of str to Tensor
-        ``edge_feat`` (E, edge_feats) in that dtype and ``edge_kind`` (E, edge_kinds) int32, of those that the model reads.
+        ``edge_feat`` (E, edge_feats) in that dtype and ``edge_kind`` (E, edge_kinds) int32, of those that the model reads. Of
+        a typed graph, dicts with those of each relation that has them.
     signed : range
         Columns of ``feat`` that are eigenvectors, whose signs training flips.
     reads : Inputs
@@ -75,7 +74,7 @@ class ModelInputs:
 
     graph: ShardedGraph
     feat: torch.Tensor | dict[str, torch.Tensor]
-    edges: dict[str, torch.Tensor] = field(default_factory=dict)
+    edges: dict[str, Any] = field(default_factory=dict)
     signed: range = range(0)
     reads: Inputs = Inputs()
     pairs: Pairs | None = None
@@ -88,14 +87,16 @@ class ModelInputs:
         where hop tokens are read, ``token_width`` is that of one.
         """
         if isinstance(self.feat, dict):
-            found, trained = self.feat, self.reads.node_embedding
-            widths = {name: found[name].shape[1] if name in found else trained for name in self.graph.ntypes}
+            found = self.feat
+            widths = {name: found[name].shape[1] if name in found else 0 for name in self.graph.ntypes}
             sizes: dict[str, Any] = {
                 "in_dim": widths,
                 "relations": [list(each) for each in self.graph.canonical_etypes],
             }
             if self.reads.encodings:
                 sizes["token_width"] = self.graph.manifest["encodings"]["hops"]["width"]
+            for name, of_relation in self.edges.items():
+                sizes[f"{name}s"] = {relation: columns.shape[1] for relation, columns in of_relation.items()}
             return sizes
         widths = {name: self.edges[name].shape[1] if name in self.edges else 0 for name in ("edge_feat", "edge_kind")}
         return {
@@ -117,7 +118,7 @@ class ModelInputs:
 def read_inputs(sg: ShardedGraph, inputs: Inputs) -> ModelInputs:
     """The inputs of a model on a graph; ``InputError`` says what the shards lack, or what of their data does not fit."""
     if sg.schema is not None:
-        return ModelInputs(sg, _features_by_type(sg, inputs), reads=inputs)
+        return ModelInputs(sg, _features_by_type(sg, inputs), edge_rows(sg, inputs), reads=inputs)
     graph = sg.taking_held_rows() if sg.depth > 1 else sg
     return ModelInputs(graph, features(sg, inputs), edge_rows(sg, inputs), signed_columns(sg, inputs.encodings), inputs)
 
@@ -127,10 +128,6 @@ def _features_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tenso
 
     ``InputError`` names a setting that typed graphs do not have.
     """
-    if inputs.edge_features:
-        raise InputError(
-            f"edge_features is given, and {sg.manifest['source']} is a typed graph, which has none; leave it out"
-        )
     if inputs.encodings:
         return _tokens_by_type(sg, inputs)
     found = {}
@@ -154,7 +151,11 @@ def _tokens_by_type(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]
             f"encodings is {','.join(inputs.encodings)!r}, and {sg.manifest['source']} is a typed graph, of which models read 'hops' "
             "alone; leave the others out"
         )
-    for name, given in (("normalize_features", inputs.normalizes_features), ("node_embedding", inputs.node_embedding)):
+    for name, given in (
+        ("normalize_features", inputs.normalizes_features),
+        ("node_embedding", inputs.node_embedding),
+        ("edge_features", ",".join(inputs.edge_features)),
+    ):
         if given:
             raise InputError(f"{name} is {given}, and hop tokens are read in place of features; leave it out")
     _check_stored(sg, "hops")
@@ -231,143 +232,12 @@ def flip_signs(feat: torch.Tensor, columns: range, seed: int) -> torch.Tensor:
     return feat * signs.to(feat.device)
 
 
-def required(sg: ShardedGraph, key: str, *, of_edges: bool = False, of_type: str = "") -> torch.Tensor:
-    """The node data of this name, or the edge data; ``InputError`` if the shards have none.
-
-    Of a typed graph those of a node type, or of a relation: a row for each node or edge, and other types have no label and
-    are in no mask.
-    """
-    data = sg.edata if of_edges else sg.ndata
-    prefix = learned_type(sg, of_type, of_edges=of_edges, key=key)
-    if prefix:
-        rows = sg.edge_rows(prefix) if of_edges else sg.rows(prefix)
-        column = _required(sg, f"{prefix}/{key}", data, of_edges)
-        missing = 0 if column.dtype == torch.bool else torch.nan if column.is_floating_point() else -1
-        whole = column.new_full((sg.num_edges() if of_edges else sg.num_nodes(), *column.shape[1:]), missing)
-        return whole.index_copy_(0, rows, column)
-    return _required(sg, key, data, of_edges)
-
-
-def learned_type(sg: ShardedGraph, name: str, *, of_edges: bool = False, key: str = "label") -> str:
-    """The node type of a typed graph that is learned, or the relation: the one of this name, or the only one with labels.
-
-    It is empty where the graph has one type of each.
-    """
-    option, schema = "relation" if of_edges else "type", sg.schema
-    if schema is None:
-        if name:
-            raise InputError(
-                f"{option} is {name!r}, and {sg.manifest['source']} has one type of nodes and edges; leave it out"
-            )
-        return ""
-    if name:
-        return str(schema.relations[schema.relation(name)]) if of_edges else schema.node_types[schema.node_type(name)]
-    data = sg.edata if of_edges else sg.ndata
-    having = [each.rpartition("/")[0] for each in data if each.rpartition("/")[2] == "label"]
-    if len(having) != 1:
-        raise InputError(
-            f"{option} is not given, and {' and '.join(having) or 'no type'} of {sg.manifest['source']} has labels; name the "
-            f"{option} that is learned (--{option})"
-        )
-    return having[0]
-
-
-def _required(sg: ShardedGraph, key: str, data: dict[str, torch.Tensor], of_edges: bool) -> torch.Tensor:
-    if key not in data:
-        present = ", ".join(map(repr, data)) or "none"
-        kind, way = ("edge data", "") if of_edges else ("node data", ", or name a file that has it with --node-data")
-        raise InputError(
-            f"the shards of {sg.manifest['source']} have no {kind} {key!r} (they have: {present}); partition a graph that has "
-            f"it{way}"
-        )
-    return data[key]
-
-
-def edge_rows(sg: ShardedGraph, inputs: Inputs) -> dict[str, torch.Tensor]:
-    """The columns of edge data that a model reads, as numbers or as kinds: as stated, or else as is assumed.
-
-    ``InputError`` says that the shards have no such edge data, or that it has another dtype or shape, or other kinds.
-    """
-    numbers, kinds = [], []
-    for name, meaning in _meanings(sg, inputs).items():
-        data = sg.edata[name]
-        columns = data.reshape(len(data), math.prod(data.shape[1:]))
-        if not columns.shape[1]:
-            raise InputError(
-                f"edge data {name!r} of {sg.manifest['source']} has row shape {tuple(data.shape[1:])}, which holds no number; "
-                "leave it out of edge_features"
-            )
-        if meaning == "number":
-            numbers.append(columns.to(torch.get_default_dtype()))
-        else:
-            kinds.append(_kinds(columns, name, sg.manifest["source"]))
-    found = {"edge_feat": numbers, "edge_kind": kinds}
-    return {name: torch.cat(columns, 1) for name, columns in found.items() if columns}
-
-
-def _kinds(columns: torch.Tensor, name: str, source: str) -> torch.Tensor:
-    if columns.is_floating_point():
-        raise InputError(
-            f"edge_features has {name}:kind, but edge data {name!r} of {source} is {columns.dtype}; kinds are whole numbers: "
-            f"write {name}:number, or store whole numbers"
-        )
-    low, high = (int(bound) for bound in torch.aminmax(columns.long())) if columns.numel() else (0, 0)
-    if low < 0 or high >= EDGE_KINDS:
-        raise InputError(
-            f"edge data {name!r} of {source} holds {low if low < 0 else high}; kinds are from 0 to {EDGE_KINDS - 1}: write "
-            f"{name}:number in edge_features if it is an amount, or number its kinds from 0"
-        )
-    return columns.int()
-
-
-def with_stated_meanings(sg: ShardedGraph, config: TrainConfig) -> TrainConfig:
-    """The config with ``:number`` or ``:kind`` after each of its edge data, so that ``predict`` reads them as training does."""
-    stated = ",".join(f"{name}:{meaning}" for name, meaning in _meanings(sg, config.task.inputs).items())
-    return config if stated == config.task.edge_features else config.changed(edge_features=stated)
-
-
-def describe_assumed_meanings(sg: ShardedGraph, inputs: Inputs) -> str | None:
-    """A sentence about edge data of whole numbers that might as well be kinds; None without such."""
-    names = [
-        name
-        for name, meaning in _meanings(sg, inputs).items()
-        if meaning == "number" and inputs.edge_features[name] is None and _is_whole(sg.edata[name])
-    ]
-    if not names:
-        return None
-    kinds = ",".join(f"{name}:kind" for name in names)
-    return f"read as numbers: edge data {', '.join(map(repr, names))}; if these are kinds, write {kinds} in --edge-features"
-
-
-def _meanings(sg: ShardedGraph, inputs: Inputs) -> dict[str, str]:
-    """Whether each column is a ``number`` or a ``kind``: as stated, or else a number unless this package numbers kinds in it."""
-    meanings = {}
-    for name, stated in inputs.edge_features.items():
-        if name not in sg.edata:
-            present = ", ".join(map(repr, sg.edata)) or "none"
-            raise InputError(
-                f"edge_features has {name!r}, but the shards of {sg.manifest['source']} have no such edge data (they have: "
-                f"{present}); partition a graph that has it, or leave it out"
-            )
-        is_ours = name == EDGE_KIND or name in sg.manifest["encodings"]
-        meanings[name] = stated or ("kind" if is_ours and _is_whole(sg.edata[name]) else "number")
-    return meanings
-
-
-def _is_whole(data: torch.Tensor) -> bool:
-    return not (data.is_floating_point() or data.dtype == torch.bool)
-
-
 def describe_unused_data(manifest: dict, task: TaskConfig) -> str | None:
     """A phrase that names the node data and edge data of the shards that training does not read; None without any."""
     inputs = task.inputs
     known = {"feat", *task.node_data, *inputs.encodings}
     typed = manifest["schema"] is not None  # names of data then begin with their type
-    unused = [f"node data {key!r}" for key in manifest["node_data"] if _column_name(key, typed) not in known]
+    unused = [f"node data {key!r}" for key in manifest["node_data"] if column_name(key, typed) not in known]
     known_edges = {*task.edge_data, *inputs.edge_features}
-    unused += [f"edge data {key!r}" for key in manifest["edge_data"] if _column_name(key, typed) not in known_edges]
+    unused += [f"edge data {key!r}" for key in manifest["edge_data"] if column_name(key, typed) not in known_edges]
     return f"not used by train: {', '.join(unused)}" if unused else None
-
-
-def _column_name(key: str, typed: bool) -> str:
-    return key.rpartition("/")[2] if typed else key

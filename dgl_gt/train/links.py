@@ -22,6 +22,7 @@ from dgl_gt.ops.reference import mix64, splitmix64
 from dgl_gt.partition.shards.counts import user_edge_count, user_node_count
 
 from .inputs import Pairs
+from .required_data import nodes_of_links
 
 _OF_STEPS, _OF_NEGATIVES = -4, -5  # in place of a layer, in the seeds of what a step takes and draws
 _UNIFORM, _MASK = 2.0**52, 2**52 - 1
@@ -103,16 +104,6 @@ class RankLinks:
         return Pairs(fetch, source, destination, both_ways=self.is_undirected)
 
 
-def nodes_of_links(sg: ShardedGraph) -> tuple[range, range]:
-    """The user's numbers of the nodes that links can have as source, and as destination: all, or those of their types."""
-    schema, record = sg.schema, sg.manifest["links"]
-    relation = None if schema is None or record is None else record["relation"]
-    if schema is None or relation is None:
-        return (range(user_node_count(sg.manifest)),) * 2
-    source, destination = (schema.rows_of("node", f"{end}/") for end in (relation[0], relation[2]))
-    return range(source.start, source.stop), range(destination.start, destination.stop)
-
-
 class StepsOfLinks:
     """Which links a step takes: in each epoch every link once, in one of ``count`` steps."""
 
@@ -153,7 +144,7 @@ class Negatives:
     def __init__(self, links: RankLinks, kind: str, count: int, may_be_links: bool, seed: int):
         self._links, self._kind, self._count, self._seed = links, kind, count, seed
         sg = links.sg
-        self._nodes, self._ranges = user_node_count(sg.manifest), nodes_of_links(sg)
+        self._nodes, self._ranges = user_node_count(sg.manifest), nodes_of_links(sg.manifest)
         self._cumulated: list[Tensor] = []
         if kind == "degree":
             degrees: Any = sg.gather(sg.in_degrees() + sg.out_degrees())

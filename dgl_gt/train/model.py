@@ -5,10 +5,9 @@ from __future__ import annotations
 import reprlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from dgl_gt.nn.models import make_model
 from dgl_gt.nn.pair_scorer import PairScorer
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.yaml_file import read_yaml
 from dgl_gt.run_files.run_directory import CONFIG
 
@@ -81,11 +81,11 @@ def check_settings(config: TrainConfig, factory: ModelFactory | None) -> None:
 
 def build_model(
     config: TrainConfig,
-    in_dim: int,
+    in_dim: int | Mapping[str, int],
     out_dim: int,
     factory: ModelFactory | None = None,
     nodes_of: ShardedGraph | int = 1,
-    **edge_widths: int,
+    **edge_widths: Any,
 ) -> nn.Module:
     """The model of a config, or of a factory, on the CPU; ``edge_widths`` are its ``edge_feats`` and ``edge_kinds``.
 
@@ -99,6 +99,15 @@ def build_model(
     """
     task: Any = config.task
     width = config.model.hidden if task.pair_scorer else out_dim
+    ntypes = None
+    if isinstance(in_dim, Mapping) and task.node_embedding:
+        ntypes = [name for name, features in in_dim.items() if not features]
+        if not ntypes:
+            raise InputError(
+                f"node_embedding is {task.node_embedding}, and every node type has features ({', '.join(in_dim)}), so that "
+                "nothing reads trained rows; leave it out"
+            )
+        in_dim = {**in_dim, **dict.fromkeys(ntypes, task.node_embedding)}
     if factory is None:
         model: nn.Module = make_model(config.model, in_dim, width, **edge_widths)
     else:
@@ -109,10 +118,12 @@ def build_model(
             )
         model = _made(factory, in_dim, width)
     if task.node_embedding:
-        model = EmbeddedModel(model, nodes_of, task.node_embedding)
+        model = EmbeddedModel(model, nodes_of, task.node_embedding, ntypes)
     if task.pair_scorer:
         edge_feats = 0 if task.reads_links else edge_widths.get("edge_feats", 0)  # pairs that are no edges have none
-        model = PairModel(model, PairScorer(task.pair_scorer, width, out_dim, edge_feats))
+        if isinstance(edge_feats, Mapping):
+            edge_feats = edge_feats.get(task.relation, 0)
+        model = PairModel(model, PairScorer(task.pair_scorer, width, out_dim, edge_feats), task.relation)
     model.dgl_gt_task = task  # for predictions
     if config.activation_checkpoint not in checkpoint_modes(model):
         raise InputError(
@@ -248,7 +259,7 @@ def with_earlier_precision(comm: Comm, config: TrainConfig, out) -> TrainConfig:
     found = "auto"
     if comm.rank == 0:
         with suppress(InputError):  # there may be no run yet
-            found = read_yaml(Path(out) / CONFIG).get("precision", found)
+            found = read_yaml(located(out) / CONFIG).get("precision", found)
     return config.changed(precision=comm.broadcast_object(found))
 
 

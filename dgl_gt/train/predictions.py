@@ -25,6 +25,7 @@ from dgl_gt.partition.transforms.link_split import nodes_of
 from .around_nodes import AroundNodes, PairModel
 from .inputs import ModelInputs, read_inputs
 from .model import logits_of, share_weights
+from .required_data import learned_type, nodes_at_ends, nodes_of_links
 from .task import task_class
 from .task_config import NodeClassificationConfig
 from .task_settings import TaskConfig
@@ -68,11 +69,25 @@ def _ready(model: nn.Module, sg: ShardedGraph) -> ModelInputs:
 def _check_sizes(taken: Mapping[str, int], inputs: ModelInputs) -> None:
     """Raise :class:`InputError` if a model takes rows of other widths."""
     if taken != inputs.sizes:
+        _check_types(taken.get("in_dim"), inputs)
         mine, found = (", ".join(f"{name} {width}" for name, width in each.items()) for each in (taken, inputs.sizes))
         raise InputError(
             f"the model takes rows of widths {mine}, and {inputs.graph.manifest['source']} gives {found}; use shards with the "
             "features and edge data that the model was trained on"
         )
+
+
+def _check_types(taken: Any, inputs: ModelInputs) -> None:
+    """Raise :class:`InputError` that names the first node type of a typed graph with features of another width."""
+    found: Any = inputs.sizes["in_dim"]
+    if not (isinstance(taken, Mapping) and isinstance(found, Mapping) and taken.keys() == found.keys()):
+        return
+    for name, width in taken.items():
+        if width != found[name]:
+            raise InputError(
+                f"the model reads {width or 'no'} features of the node type {name!r}, and {inputs.graph.manifest['source']} has "
+                f"{found[name] or 'none'}; use shards with the features that the model was trained on"
+            )
 
 
 ORDERS = {
@@ -123,7 +138,7 @@ def _before_output(model: nn.Module, inputs: ModelInputs) -> torch.Tensor:
         of_nodes = of_nodes.nodes
     if not isinstance(of_nodes, NodeModel):
         raise InputError(
-            f"--embeddings asks for the rows before the last projection, and the model is a {type(of_nodes).__name__} of yours; "
+            f"--embeddings asks for the rows before the last projection, which are not known of a {type(of_nodes).__name__}; "
             "return them from a model of your own, and call it"
         )
     is_global = isinstance(of_nodes.global_attention, PolynormerAttention) and of_nodes.uses_global
@@ -147,7 +162,8 @@ class ScoredPairs(NamedTuple):
 def score_pairs(model: nn.Module, sg: ShardedGraph, pairs: np.ndarray) -> ScoredPairs | None:
     """The scores that a model of links gives to pairs of nodes, (2, n); every rank calls it with the same pairs.
 
-    Pairs are scored in pieces, each rank its share of them; rank 0 gets the result. Nodes have the user's numbers.
+    Pairs are scored in pieces, each rank its share of them; rank 0 gets the result. Nodes have the user's numbers, of a typed
+    graph within the types of the links' ends.
 
     Raises
     ------
@@ -161,11 +177,13 @@ def score_pairs(model: nn.Module, sg: ShardedGraph, pairs: np.ndarray) -> Scored
             raise InputError(
                 f"pairs are scored by a model of links, and the model was trained for {task.kind}; leave --pairs out"
             )
-        pairs = nodes_of("pairs", np.asarray(pairs), None, user_node_count(sg.manifest), sg.manifest["source"])
+        ends = nodes_of_links(sg.manifest)
+        pairs = nodes_of("pairs", np.asarray(pairs), None, ends, sg.manifest["source"])
+        of_all = pairs + np.array([[each.start] for each in ends])
         own = logits_of(model, _ready(model, sg))
         places: Any = sg.gather(own_places(sg))
         each = -(-pairs.shape[1] // comm.world_size)
-        mine = torch.from_numpy(pairs[:, each * comm.rank : each * (comm.rank + 1)]).to(sg.device)
+        mine = torch.from_numpy(of_all[:, each * comm.rank : each * (comm.rank + 1)]).to(sg.device)
         found = [own.new_empty(0)]
         for begin in range(0, each, _PAIRS):
             fetch = RowFetch(sg, places[mine[:, begin : begin + _PAIRS]].flatten())
@@ -175,19 +193,36 @@ def score_pairs(model: nn.Module, sg: ShardedGraph, pairs: np.ndarray) -> Scored
         return None if scores is None else ScoredPairs(pairs[0], pairs[1], torch.cat(scores).cpu().numpy())
 
 
+def names_of(answer: Any, model: nn.Module, sg: ShardedGraph, node_names: np.ndarray | None) -> list[np.ndarray] | None:
+    """The names of the nodes that an answer numbers, of all that have ``node_names``: of its rows, or of both ends."""
+    if node_names is None:
+        return None
+    task, kind = _task_of(model), rows_of(answer)
+    if isinstance(answer, NodeRows) or sg.schema is None:
+        return [node_names] * (1 if kind == "node" else 2)
+    if kind == "node":
+        return [node_names[sg.schema.rows_of("node", f"{learned_type(sg, task.type)}/")]]
+    links, relation = kind in ("link", "pair"), task.relation
+    ends = (
+        nodes_of_links(sg.manifest) if links else nodes_at_ends(sg.manifest, learned_type(sg, relation, of_edges=True))
+    )
+    return [node_names[each.start : each.stop] for each in ends]
+
+
 def write_predictions(
     path,
     answer: Any,
     *,
-    node_names: np.ndarray | None = None,
+    node_names: Sequence[np.ndarray] | None = None,
     class_names: Sequence[str] | None = None,
     force: bool = False,
 ) -> None:
     """Write the fields of an answer, a named tuple: ``.npz``, or ``.csv`` or ``.parquet`` with a row for each node, edge or link.
 
     A field of shape (N, K) is K columns of a table. Nodes, also ``source`` and ``destination``, are written by name
-    where they have names, and so are classes, the whole numbers of an answer with a ``probability``: in a table in
-    place of their numbers, in an ``.npz`` as ``node_names`` and ``class_names``. The file appears when it is complete;
+    where they have names (see :func:`names_of`), and so are classes, the whole numbers of an answer with a ``probability``: in a table in
+    place of their numbers, in an ``.npz`` as ``node_names`` and ``class_names``, of both ends of a relation between two types
+    as ``source_names`` and ``destination_names``. The file appears when it is complete;
     with ``force`` it replaces an existing one. Parquet needs pyarrow.
     """
     if "probability" not in answer._fields or rows_of(answer) != "node":
@@ -200,8 +235,11 @@ def write_predictions(
     )
     with new_file(path, force=force) as file:
         if kind == ".npz":
-            names = {"node_names": node_names, "class_names": None if class_names is None else np.array(class_names)}
-            names = {key: value for key, value in names.items() if value is not None}
+            names = {} if class_names is None else {"class_names": np.array(class_names)}
+            if node_names is not None and all(each is node_names[0] for each in node_names):
+                names["node_names"] = node_names[0]
+            elif node_names is not None:
+                names["source_names"], names["destination_names"] = node_names
             np.savez(file, **answer._asdict(), **names)
             return
         columns = _table(answer, node_names, class_names)
@@ -215,14 +253,16 @@ def write_predictions(
         text.detach()
 
 
-def _table(answer: Any, node_names: np.ndarray | None, class_names: Sequence[str] | None) -> dict[str, np.ndarray]:
+def _table(
+    answer: Any, node_names: Sequence[np.ndarray] | None, class_names: Sequence[str] | None
+) -> dict[str, np.ndarray]:
     """The columns of a table by name."""
     fields, kind = answer._asdict(), rows_of(answer)
     rows = np.arange(len(answer[0]))
-    columns = {kind: rows if node_names is None or kind != "node" else node_names}
-    for name in ("source", "destination") if kind != "node" else ():
+    columns = {kind: rows if node_names is None or kind != "node" else node_names[0]}
+    for number, name in enumerate(("source", "destination") if kind != "node" else ()):
         ends = fields.pop(name)
-        columns[name] = ends if node_names is None else node_names[ends]
+        columns[name] = ends if node_names is None else node_names[number][ends]
     for name, values in fields.items():
         wide = values.reshape(len(values), -1).T
         for number, column in enumerate(wide):

@@ -17,8 +17,8 @@ from dgl_gt.partition.figures.strategies import AUTO, CHOICES, strategy_of
 from dgl_gt.run_files.run_record import PlanOfRun, RunRecord
 
 from .config import TrainConfig, policy_of
+from .edge_inputs import with_stated_meanings
 from .initial_weights import start_from
-from .inputs import with_stated_meanings
 from .loop import fit
 from .model import ModelFactory, build_model, share_weights, with_earlier_precision, with_measured_precision
 from .run_state import TrainResult
@@ -152,10 +152,8 @@ def _training_graphs(sg: ShardedGraph, config: TrainConfig) -> TrainingGraphs:
     """The graphs of training steps by the policy of a config; :class:`InputError` if it does not fit them."""
     policy = policy_of(config)
     sg.comm.check_agreement({"policy": policy.described()})
-    if sg.schema is not None and not policy.is_exact:
-        raise InputError(
-            f"policy is {config.exchange.policy}, and {sg.manifest['source']} is a typed graph, which takes exact alone; leave it out"
-        )
+    if sg.schema is not None:
+        policy.check_typed(sg.manifest["source"])
     if sg.comm.world_size > 1:
         policy.check_strategy(sg.strategy, sg.depth, sg.manifest["cut"])
         policy.check_model(config.activation_checkpoint, config.model.global_attention)

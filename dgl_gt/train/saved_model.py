@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 import yaml
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.storage import Url, is_file, located
 from dgl_gt.run_files.run_directory import CONFIG, RECORD, WEIGHTS, RunDirectory
 from dgl_gt.run_files.run_record import RunRecord, values_of
 from dgl_gt.run_files.tensor_file import MODEL_FILE, read_bytes
@@ -108,10 +108,11 @@ def load_model(directory, factory: ModelFactory | None = None) -> torch.nn.Modul
     return model.to(torch.get_default_dtype()).eval()
 
 
-def read_model(directory) -> tuple[Path, dict, dict[str, torch.Tensor]]:
+def read_model(directory) -> tuple[Path | Url, dict, dict[str, torch.Tensor]]:
     """The file of a model directory, the values in it and the state of the model; ``InputError`` as :func:`load_model`."""
-    path = Path(directory) if os.path.isfile(directory) else Path(directory) / WEIGHTS
-    if not os.path.isfile(path):
+    place = located(directory)
+    path = place if is_file(place) else place / WEIGHTS
+    if not is_file(path):
         raise InputError(
             f"{directory} holds no model ({WEIGHTS}); give the directory that `dgl-gt train --out` has written"
         )
@@ -122,7 +123,7 @@ def read_model(directory) -> tuple[Path, dict, dict[str, torch.Tensor]]:
         raise InputError(f"{path} {error}; train the model again") from error
 
 
-def _check_factory(path: Path, made_by, factory: ModelFactory | None) -> None:
+def _check_factory(path: Path | Url, made_by, factory: ModelFactory | None) -> None:
     """Raise :class:`FactoryError` unless a model that a factory made is read with a factory, and no other is."""
     if made_by is not None and factory is None:
         raise FactoryError(

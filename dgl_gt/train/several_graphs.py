@@ -14,7 +14,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 
 from .config import TrainConfig, policy_of
-from .inputs import with_stated_meanings
+from .edge_inputs import with_stated_meanings
 from .metric_kinds import MetricKind
 from .task import Batch, Task, read_task
 

@@ -102,7 +102,7 @@ class StepProfiler:
             directory.write(files)
             for each in directory.out.iterdir():  # of an earlier profile, on more ranks
                 if TRACE.fullmatch(each.name) and each.name not in files:
-                    with suppress(OSError):
+                    with suppress(OSError, InputError):
                         each.unlink()
         except (InputError, OSError) as error:
             print(f"dgl-gt: warning: the profile of epoch {self._epoch + 1} was not written: {error}", file=sys.stderr)

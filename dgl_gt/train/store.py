@@ -23,6 +23,7 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.output_checks import check_room, check_target
 from dgl_gt.partition.system.signals import STOPPING, StopRequest, received_signals
+from dgl_gt.partition.system.storage import Url, located
 from dgl_gt.ranks.launcher_link import find_launcher, starter_name
 from dgl_gt.run_files.run_directory import (
     MODEL,
@@ -99,7 +100,7 @@ class RunStore:
                 is_own = beginning != "new"
                 check_target(out, MODEL, force=force or is_own, foreign=is_own)
                 self._directory = RunDirectory(out, force=force, is_ours=is_own)
-                self._log = MetricsLog(Path(out), tensorboard)
+                self._log = MetricsLog(located(out), tensorboard)
         self._beginning, timeline = sg.comm.broadcast_object([beginning, bool(timeline)])
         self.goes_on = self._beginning == "resumed"  # from a checkpoint
         self._profiler = StepProfiler(sg, config.epochs) if timeline else None
@@ -140,11 +141,11 @@ class RunStore:
 
     def _resume(self, state: RunState) -> None:
         """Go on from the latest checkpoint that is whole; ``InputError`` if there is none of this run."""
-        comm, found = self._sg.comm, (b"", Path())
+        comm, found = self._sg.comm, (b"", "")
         with comm.raising_together():
             if self._directory:
                 found = _latest_checkpoint(self._directory.out)
-        content, path = _from_rank_0(found[0], comm), Path(comm.broadcast_object(str(found[1])))
+        content, path = _from_rank_0(found[0], comm), located(comm.broadcast_object(found[1]))
         values, tensors = CHECKPOINT_FILE.unpack(content)
         try:
             check_identity(path, self._identity, values["identity"])
@@ -161,7 +162,7 @@ class RunStore:
         if self._directory:
             later = checkpoints_in(self._directory.out)
             for each in later[: later.index(path)]:  # damaged, so that they do not count as kept ones
-                with suppress(OSError):
+                with suppress(OSError, InputError):
                     each.rename(each.with_name(f"{each.name}.damaged"))
 
     def recording(self, epoch: int) -> AbstractContextManager[None]:
@@ -176,7 +177,7 @@ class RunStore:
             is_other_due = bool(stop) or is_due or bool(self._profiler and self._profiler.has_recorded)
             if is_model_due or (is_other_due and not self._directory.is_ours):
                 self._save_best(state)
-            self._log.add(numbers, self._directory.is_ours)
+            self._log.add(numbers, self._directory.is_ours, is_other_due)
         if self._profiler:
             self._profiler.write(self._directory, state.epoch, is_last)
         if is_last:
@@ -217,11 +218,9 @@ class RunStore:
         if not self._directory:
             return False
         epochs, seconds = self._config.checkpoints.interval
-        if epochs:
-            return epoch % epochs == 0
-        return time.monotonic() - self._checkpoint_s >= (seconds or math.inf)
+        return epoch % epochs == 0 if epochs else time.monotonic() - self._checkpoint_s >= (seconds or math.inf)
 
-    def _write_checkpoint(self, state: RunState) -> Path | None:
+    def _write_checkpoint(self, state: RunState) -> Path | Url | None:
         """Write a checkpoint; every rank calls it, and rank 0 gets its path.
 
         If it cannot be written, a warning says so, training goes on, and earlier checkpoints stay.
@@ -239,7 +238,7 @@ class RunStore:
                 return self._directory.write_checkpoint(state.epoch, content)
         except (InputError, OSError) as error:
             earlier = []
-            with suppress(OSError):
+            with suppress(OSError, InputError):
                 earlier = checkpoints_in(self._directory.out)
             kept = f"the last one is {earlier[0].name}" if earlier else "there is none yet"
             print(f"dgl-gt: warning: no checkpoint after epoch {state.epoch}: {error}; {kept}", file=sys.stderr)
@@ -349,7 +348,7 @@ def _beginning(out, resume: bool | str, started_by: str) -> str:
         left_by = starter_of(out)
         if left_by.rpartition(" ")[0] != started_by.rpartition(" ")[0]:
             return "new"
-        if checkpoints_in(Path(out)):
+        if checkpoints_in(located(out)):
             return "resumed"
         return "again" if left_by == started_by else "new"  # a notebook may start many runs
     if not isinstance(resume, (bool, np.bool_)):
@@ -357,14 +356,14 @@ def _beginning(out, resume: bool | str, started_by: str) -> str:
     return "resumed" if resume else "new"
 
 
-def _latest_checkpoint(folder: Path) -> tuple[bytes, Path]:
+def _latest_checkpoint(folder: Path | Url) -> tuple[bytes, str]:
     """The content of the latest whole checkpoint, and its path; damaged ones are named on stderr."""
     found = checkpoints_in(folder)
     for path in found:
         try:
             content = read_bytes(path)
             CHECKPOINT_FILE.unpack(content)
-            return content, path
+            return content, str(path)
         except InputError as error:
             text = str(error) if str(error).startswith(str(path)) else f"{path} {error}"
             print(f"dgl-gt: warning: {text}; looking for an earlier checkpoint", file=sys.stderr)
@@ -379,7 +378,7 @@ def _from_rank_0(content: bytes, comm: Comm) -> bytes:
     return comm.broadcast(rows).numpy().tobytes()
 
 
-def _epoch_of_model(folder: Path) -> int:
+def _epoch_of_model(folder: Path | Url) -> int:
     """The epoch of the model in a directory, counted from 1; 0 if there is none that can be read."""
     try:
         return int(MODEL_FILE.unpack(read_bytes(folder / WEIGHTS))[0]["best_epoch"])

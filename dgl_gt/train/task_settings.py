@@ -49,6 +49,7 @@ def _edge_columns(text: str) -> dict[str, str | None]:
 
 
 TASKS: dict[str, type[TaskConfig]] = {}  # by kind; task_config.py has them
+SHORT_NAMES = {"node": "node_classification", "edge": "edge_classification", "link": "link_prediction"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class TaskConfig(Settings):
     kind: Annotated[str, Meta(description="the name of a task")] = setting(
         "node_classification",
         "what is learned of nodes: node_classification, a class; node_multilabel, several labels; node_regression, numbers; "
-        "of edges: edge_classification, edge_multilabel, edge_regression; link_prediction; or pretrain, which needs no labels",
+        "of edges: edge_classification, edge_multilabel, edge_regression; link_prediction; or pretrain, which needs no labels. "
+        "node and edge stand for classification, and link for link_prediction",
         option="task",
     )
     encodings: Annotated[str, Meta(pattern=_ENCODINGS, description="names of encodings with commas between them")] = (
@@ -91,6 +93,12 @@ class TaskConfig(Settings):
         if TASKS[self.kind] is not type(self):
             raise InputError(f"task is {self.kind}; its settings are a {TASKS[self.kind].__name__}")
         _edge_columns(self.edge_features)
+        unread = "type" if self.reads_pairs else "relation"
+        if getattr(self, unread):
+            learned = "a relation (--relation)" if self.reads_pairs else "a node type (--type)"
+            raise InputError(
+                f"{unread} is {getattr(self, unread)!r}, and the task {self.kind} learns {learned}; leave {unread} out"
+            )
 
     @property
     def inputs(self) -> Inputs:

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -45,7 +46,7 @@ def check_targets(out, kept: Path | None = None, *, force: bool) -> dict[str, Pa
     :class:`InputError` where the name does not end in .html, or a path exists without ``force``, cannot be written, or is
     ``kept``, the manifest, which a report must not replace.
     """
-    out = Path(out).absolute()
+    out = located(out).absolute()
     if out.suffix != ".html":
         raise InputError(f"{out} does not end in .html, and the report is a page; name it report.html, for example")
     targets = {suffix: out.with_suffix(suffix) for suffix in (".json", ".html")}

@@ -15,6 +15,7 @@ from dgl_gt.partition.figures.figures import MEANINGS, edge_cut_quality, vertex_
 from dgl_gt.partition.shards.counts import describe_transforms, read_figures, read_schema
 from dgl_gt.partition.shards.files import ShardReader, verify
 from dgl_gt.partition.shards.manifest import MANIFEST, read_manifest
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_bytes
 
 from . import pages
@@ -45,7 +46,7 @@ def write_report(directory, out, *, force: bool = False) -> dict:
     InputError
         The shards are missing or damaged; or ``out`` does not end in .html, exists or cannot be written.
     """
-    targets = pages.check_targets(out, Path(directory) / MANIFEST, force=force)
+    targets = pages.check_targets(out, located(directory) / MANIFEST, force=force)
     numbers, text = make_report(directory)
     pages.write_both(targets, text, numbers, force=force)
     return numbers

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from dgl_gt.partition.errors import INSTALL_DGL, InputError, first_line, import_optional
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.output_checks import Kind
+from dgl_gt.partition.system.storage import Url, located
 
 from .counts import read_schema
 from .dgl_import import EDGE_TYPE, NODE_TYPE
@@ -30,7 +31,7 @@ _FILES = {
 }
 
 
-def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = False, progress=None) -> Path:
+def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = False, progress=None) -> Path | Url:
     """Write the shards of an edge cut as ``dgl.distributed.partition_graph(num_hops=1)`` would have written this cut.
 
     Node ids are the shards' new ids. Edge ids count the edges part by part, in the shards' order. The halo is DGL's:
@@ -61,7 +62,7 @@ def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = F
         The shards are missing, damaged or of a vertex cut; the name is unfit; ``out`` cannot be written; or DGL is not
         installed.
     """
-    directory = Path(directory).absolute()
+    directory = located(directory).absolute()
     manifest = read_manifest(directory)
     if manifest["cut"] != "edge":
         raise InputError(
@@ -85,7 +86,7 @@ def export_dgl(directory, out, *, graph_name: str | None = None, force: bool = F
             files[f"part-{part}"] = _write_part(dgl, torch, cut, part, folder)
         config = {**_config(name, manifest, cut), **files}
         (folder / f"{name}.json").write_text(json.dumps(config, indent=4, allow_nan=False) + "\n")
-    return Path(out).absolute() / f"{name}.json"
+    return located(out).absolute() / f"{name}.json"
 
 
 def _checked_name(name: str) -> str:

@@ -9,13 +9,35 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.storage import Url, cache_folder, cached, file_checksum, located, short_name
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.user_files import reading, text_array
 
 from .counts import user_node_count
-from .manifest import LINKS, NODE_NAMES, PART_FILES, file_checksum, read_manifest
+from .manifest import LINKS, NODE_NAMES, PART_FILES, read_manifest
 
 _SLICE = 1 << 20  # numbers of an index tensor that are checked at a time
+
+
+def files_of(directory, manifest: dict) -> Path:
+    """The folder on this machine where the files of shards lie: the directory, or that of its URL in the cache.
+
+    In the cache are those files that :func:`verified` was asked for.
+    """
+    place = located(directory)
+    if isinstance(place, Url):
+        return cache_folder("shards", f"{short_name(place)}-{manifest['checksum'][:16]}")
+    return place
+
+
+def verified(directory, manifest: dict, name: str) -> Path:
+    """The path of a file of shards that has the manifest's size and checksum; one at a URL is fetched into the cache."""
+    path, expected = files_of(directory, manifest) / name, manifest["files"][name]
+    with reading(path):
+        if isinstance(place := located(directory), Url):
+            return cached(place / name, path, expected["bytes"], expected["sha256"])
+        check_unchanged(path, expected)
+    return path
 
 
 def verify(directory, manifest: dict, parts=None) -> None:
@@ -37,15 +59,13 @@ def verify(directory, manifest: dict, parts=None) -> None:
         names it.
     """
     if parts is None and manifest["node_names"]:
-        with reading(Path(directory) / NODE_NAMES):
-            check_unchanged(Path(directory) / NODE_NAMES, manifest["files"][NODE_NAMES])
+        verified(directory, manifest, NODE_NAMES)
     if parts is None and manifest["links"]:
         read_links(directory, manifest)
     for part in range(manifest["parts"]) if parts is None else parts:
         for name in PART_FILES:
-            path = Path(directory) / f"part{part}" / name
+            path = verified(directory, manifest, f"part{part}/{name}")
             with reading(path):
-                check_unchanged(path, manifest["files"][f"part{part}/{name}"])
                 _check_contents(path, manifest, part)
 
 
@@ -188,7 +208,7 @@ class ShardReader:
     """
 
     def __init__(self, directory, manifest: dict, framework: str = "numpy"):
-        self.directory, self.manifest, self.framework = Path(directory), manifest, framework
+        self.directory, self.manifest, self.framework = directory, manifest, framework
         self.parts, self.is_vertex_cut = manifest["parts"], manifest["cut"] == "vertex"
 
     def rows(self, part: int, depth: int = 1) -> list[int]:
@@ -227,7 +247,7 @@ class ShardReader:
 
     def _read(self, part: int, file_name: str, names, lengths: dict[str, int]) -> dict:
         """Read arrays of a file, or the first ``lengths[name]`` rows of each."""
-        path = self.directory / f"part{part}" / file_name
+        path = files_of(self.directory, self.manifest) / f"part{part}" / file_name
         try:
             with safe_open(path, framework=self.framework) as file:
                 return {key: _first_rows(file, key, lengths.get(key)) for key in names or file.keys()}
@@ -254,11 +274,10 @@ def read_links(directory, manifest: dict, framework: str = "numpy") -> dict:
         raise InputError(
             f"the shards of {manifest['source']} have no links to learn; partition the graph with --link-split 0.8,0.1,0.1"
         )
-    path = Path(directory) / LINKS
+    path = verified(directory, manifest, LINKS)
     counts, nodes = manifest["links"]["pairs"], manifest["nodes"]
     shapes = {name: (2, count) for name, count in counts.items()} | {"new_ids": (nodes,)}
     with reading(path):
-        check_unchanged(path, manifest["files"][LINKS])
         try:
             with safe_open(path, framework=framework) as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
@@ -301,9 +320,8 @@ def read_node_names(directory, manifest: dict | None = None) -> np.ndarray | Non
     manifest = read_manifest(directory) if manifest is None else manifest
     if manifest["node_names"] is None:
         return None
-    path = Path(directory) / NODE_NAMES
+    path = verified(directory, manifest, NODE_NAMES)
     with reading(path):
-        check_unchanged(path, manifest["files"][NODE_NAMES])
         names = path.read_bytes().decode().split("\n")[:-1]
     if len(names) != user_node_count(manifest):
         raise InputError(

@@ -15,6 +15,7 @@ import msgspec
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import LINK_SETS
 from dgl_gt.partition.system.output_checks import Kind
+from dgl_gt.partition.system.storage import Url, file_checksum, is_file, located
 
 from .counts import check_counts
 from .manifest_fields import EdgeManifest, VertexManifest
@@ -30,15 +31,13 @@ SHARDS = Kind(
     "shards",
     MANIFEST,
     lambda manifest: manifest.get("format") == FORMAT,
-    rf"{re.escape(NODE_NAMES)}|{re.escape(LINKS)}|part\d+/({'|'.join(map(re.escape, PART_FILES))})",
+    rf"{re.escape(NODE_NAMES)}|{re.escape(ID_MAP)}|{re.escape(LINKS)}|part\d+/({'|'.join(map(re.escape, PART_FILES))})",
 )
-_HASH_BLOCK_BYTES = 1 << 20
 
 
 def is_shards(source) -> bool:
-    """Whether a source is a shard directory."""
-    is_path = isinstance(source, (str, os.PathLike))
-    return is_path and os.path.isfile(os.path.join(source, MANIFEST))  # False, too, for a name that is too long
+    """Whether a source is a shard directory, or a URL of one."""
+    return isinstance(source, (str, os.PathLike)) and is_file(located(source) / MANIFEST)
 
 
 def write_manifest(directory: Path, contents: dict) -> dict:
@@ -67,7 +66,7 @@ def read_manifest(directory) -> dict:
         No such directory, not shards, another format version, or a damaged manifest: one whose checksum does not
         match, or with a field that does not fit the format or the other fields.
     """
-    path = Path(directory) / MANIFEST
+    path = located(directory) / MANIFEST
     try:
         if not path.is_file():
             raise InputError(f"{directory} holds no shards (no manifest.json); make them with `dgl-gt partition`")
@@ -90,7 +89,7 @@ def read_manifest(directory) -> dict:
     return manifest
 
 
-def _check_version(directory, path: Path, manifest) -> None:
+def _check_version(directory, path: Path | Url, manifest) -> None:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InputError(f"{path} is not a dgl-gt manifest; give a directory made by `dgl-gt partition`")
     if manifest.get("format_version") != FORMAT_VERSION:
@@ -141,12 +140,3 @@ def _render(manifest: dict) -> str:
     body = {key: value for key, value in manifest.items() if key != "checksum"}
     checksum = hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
     return json.dumps({**body, "checksum": checksum}, indent=1, allow_nan=False) + "\n"
-
-
-def file_checksum(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_HASH_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()

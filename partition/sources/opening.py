@@ -14,6 +14,7 @@ import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.system.storage import is_url
 from dgl_gt.partition.system.user_files import regular_file
 
 from . import sample
@@ -27,7 +28,7 @@ from .metis_file import read_metis
 from .numpy_file import read_npy, read_npz
 from .ogb_folder import read_ogb_folder
 from .options import SourceOptions, split_source_name
-from .table_files import fetched, is_address
+from .table_files import fetched
 from .typed_npz import is_typed_npz, read_typed_npz
 
 TEXT_TABLES = (".csv", ".tsv", ".txt")
@@ -99,7 +100,7 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
         if name != "communities":
             raise InputError(f"{source!r}: there is no sample graph {name!r}; the only one is sample:communities")
         return replace(sample.communities(**values), name=source)
-    if is_address(source):
+    if is_url(source):
         with tempfile.TemporaryDirectory(prefix="dgl-gt-") as folder:
             ((path, _),) = fetched(source, Path(folder))
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ from dgl_gt.partition.transforms.link_split import nodes_of, read_arrays
 from .edge_list import read_edge_list
 
 
-def read_pairs(path: str, names: np.ndarray | None, num_nodes: int, source: str) -> np.ndarray:
+def read_pairs(path: str, names: np.ndarray | None, ranges: Sequence[range], source: str) -> np.ndarray:
     """The pairs of a file, int64 (2, n): the array ``pairs`` of an ``.npz``, or an edge list.
 
-    ``names`` are the user's ids of the nodes of ``source``, None where they are numbers from 0.
+    ``names`` are the user's ids of the nodes of ``source``, None where they are numbers from 0; for ``ranges`` see
+    :func:`.nodes_of`.
     """
     if Path(path).suffix == ".npz":
         arrays = read_arrays(path)
@@ -31,4 +33,4 @@ def read_pairs(path: str, names: np.ndarray | None, num_nodes: int, source: str)
             pairs = listed.node_names[pairs]
     if not pairs.size:
         raise InputError(f"{path} has no pair of nodes; give at least one")
-    return nodes_of(path, pairs, names, num_nodes, source)
+    return nodes_of(path, pairs, names, ranges, source)

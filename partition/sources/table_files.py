@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dgl_gt.partition.errors import InputError, first_line, import_optional
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.storage import access, is_url
 from dgl_gt.partition.system.user_files import regular_file
 
 from .folders import meta_of_types, metadata_of_chunks, raw_folder
 
 TEXT = (".csv", ".tsv", ".txt")
 _PACKED = (".gz", ".zst")
-_ADDRESS = re.compile(r"[a-z][a-z0-9+]+://")
 _FOLDER_COLUMN = "relation"  # the column that folders make whose names do not say another, as type=pays does
 INSTALL = "pip install duckdb fsspec"
 
@@ -45,11 +43,6 @@ def _is_pattern(name: str) -> bool:
     return "*" in name or "?" in name
 
 
-def is_address(source) -> bool:
-    """Return whether a source is an address of fsspec, such as ``s3://bucket/edges/*.parquet``."""
-    return isinstance(source, str) and _ADDRESS.match(source) is not None
-
-
 def names_tables(source, ends=None) -> bool:
     """Return whether a source is read as tables: a Parquet file, a folder, a pattern, or an address of these.
 
@@ -60,7 +53,7 @@ def names_tables(source, ends=None) -> bool:
     name = os.fspath(source)
     if ends is not None and kind_of(name) in TEXT:
         return True
-    if is_address(name):
+    if is_url(name):
         return kind_of(name) in (".parquet", *TEXT, "") or _is_pattern(name)
     if _is_pattern(name) and not os.path.lexists(name):
         return not name.startswith(("sample:", "ogb:", "dgl:", "pyg:"))  # whose ? begins their options
@@ -75,7 +68,7 @@ def table_files(source, folder: Path) -> list[TableFile]:
 
     Names that begin with ``.`` or ``_`` are left out, as Spark and Hive do, such as ``_SUCCESS``.
     """
-    if is_address(source):
+    if is_url(source):
         local = fetched(source, folder)
     else:
         local = [(path, os.fspath(path)) for path in _local_paths(Path(os.path.expanduser(source)))]
@@ -130,9 +123,7 @@ def _folder_columns(relative: str) -> dict[str, str]:
 
 def fetched(address: str, folder: Path) -> list[tuple[Path, str]]:
     """Fetch the files of an address into ``folder``; return their paths here and their addresses, in order of these."""
-    core = import_optional("fsspec.core", f"reading {address}", INSTALL)
-    try:
-        system, path = core.url_to_fs(address)
+    with access(address, "read") as (system, path):
         if _is_pattern(path):
             names = system.glob(path)
         elif kind_of(path):
@@ -146,21 +137,7 @@ def fetched(address: str, folder: Path) -> list[tuple[Path, str]]:
             target = folder / f"{number:06d}{''.join(Path(name).suffixes[-2:])}"
             system.get_file(name, str(target))
             local.append((target, system.unstrip_protocol(name)))
-    except InputError:
-        raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # here, not there
-            raise
-        raise _unreadable(address, error) from error
-    except ImportError as error:  # of the driver
-        raise InputError(f"{address} needs a driver of fsspec ({first_line(error)}); install it") from error
-    except Exception as error:  # drivers raise errors of their own
-        raise _unreadable(address, error) from error
     return local
-
-
-def _unreadable(address: str, error: Exception) -> InputError:
-    return InputError(f"{address} cannot be read ({first_line(error)}); check the address, and the right to read it")
 
 
 def _tables_at(address: str, names) -> list[str]:

@@ -85,7 +85,7 @@ def _num_nodes(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, int]:
         raise InputError(f"{path}: num_nodes is {shown}; it must be the number of nodes of each of {', '.join(types)}")
     names, times = np.unique(types, return_counts=True)
     if (times > 1).any():
-        raise InputError(f"{path}: node_types names {names[times.argmax()]!r} twice; name each once")
+        raise InputError(f"{path}: node_types names {str(names[times.argmax()])!r} twice; name each once")
     return dict(zip(types.tolist(), counts.tolist()))
 
 

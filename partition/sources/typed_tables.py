@@ -72,14 +72,11 @@ def read_typed_tables(path: Path, options: SourceOptions) -> COOGraph:
                 )
             own = replace(options, ends=(item.src_id_field, item.dst_id_field), skip=(item.graph_id_field,))
             ends = key.source, key.destination
-            made = read_relation(
-                con,
-                folder,
-                path.parent / item.file_name,
-                own,
-                [columns[end] for end in ends],
-                [tables[end] for end in ends],
-            )
+            of_ends = [columns[end] for end in ends], [tables[end] for end in ends]
+            try:
+                made = read_relation(con, folder, path.parent / item.file_name, own, *of_ends)
+            except InputError as error:
+                raise InputError(f"the relation {key}: {error}") from error
             edges[key], of_edges[key] = (made.src, made.dst), made.edge_data
             left_out += made.left_out
             notes += made.notes

@@ -6,7 +6,9 @@ import ctypes
 import errno
 import os
 import re
+import secrets
 import shutil
+import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from .output_checks import (
     leftovers,
     temporary_name,
 )
+from .storage import Url, cache_folder, located, put, upload
 
 # Errors that a full, a read-only or a lost disk gives, of a network as well; libraries do not always give a number.
 _OF_OUTPUT = {None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
@@ -39,19 +42,25 @@ def new_directory(out, kind: Kind, *, force: bool = False):
     Before it takes that place, its files are flushed to the disk and have the modes of the umask. With ``force`` an old
     directory of this kind is replaced in one step. Where the file system has no such step, it is moved aside first; if
     the process is killed just then, the next run that names the same ``out`` moves it back. Where ``out`` is a link,
-    the directory that it leads to is made.
+    the directory that it leads to is made. Where it is a URL, the temporary directory is in the cache, and is uploaded
+    with the kind's record last.
     """
     out = check_target(out, kind, force=force)
-    temporary = out.parent / temporary_name(out.name, PARTIAL)
+    parent = cache_folder("outgoing") if isinstance(out, Url) else out.parent
+    temporary = parent / temporary_name(out.name, PARTIAL)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        for old in [*leftovers(out.parent, out.name, PARTIAL), *leftovers(out.parent, out.name, REPLACED)]:
+        parent.mkdir(parents=True, exist_ok=True)
+        for old in [*leftovers(parent, out.name, PARTIAL), *leftovers(parent, out.name, REPLACED)]:
             shutil.rmtree(old, ignore_errors=True)
         temporary.mkdir()
     except OSError as error:
-        raise cannot_write(out.parent, error) from error
+        raise cannot_write(parent, error) from error
     try:
         yield temporary
+        if isinstance(out, Url):
+            check_target(out, kind, force=force)  # again, as another process may have written there
+            _upload(temporary, out, kind)
+            return
         _flush(temporary)
         _put(temporary, out, kind, force)
     except OSError as error:
@@ -65,14 +74,24 @@ def new_directory(out, kind: Kind, *, force: bool = False):
         _flush_folder(out.parent)
 
 
-def _cannot_fill(temporary: Path, out: Path, error: OSError) -> Exception:
+def _upload(folder: Path, url: Url, kind: Kind) -> None:
+    """Upload a complete directory; if that fails, for example as credentials have expired, it stays in the cache."""
+    try:
+        upload(folder, url, kind.record)
+    except InputError as error:
+        kept = folder.parent / f"{url.name}-{secrets.token_hex(3)}"
+        folder.rename(kept)
+        raise InputError(f"{error}. Its files are in {kept}") from error
+
+
+def _cannot_fill(temporary: Path, out: Path | Url, error: OSError) -> Exception:
     """Return the error to raise when filling an output failed; its message names the file or the limit at fault."""
     if error.errno == errno.ENOMEM:
         return MemoryError(error.strerror)
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return InputError(f"{error.strerror}; close other files or programs, or raise the limit (ulimit -n)")
     if isinstance(error.filename, (str, os.PathLike)):
-        path = Path(error.filename).absolute()
+        path, out = Path(error.filename).absolute(), temporary if isinstance(out, Url) else out
         if path == out.parent or any(path.is_relative_to(each) for each in (temporary, out)):
             return cannot_write(out, error)
         return InputError(f"{path}: {error.strerror}; check that file or directory")
@@ -149,9 +168,17 @@ def new_file(out, *, force: bool = False):
     """Yield a binary file to write; it takes the place of ``out`` at the end, or is removed on any error.
 
     Callers run :func:`dgl_gt.partition.system.output_checks.check_file` before the work. Where ``out`` is a link, the link
-    stays and the file that it leads to is made.
+    stays and the file that it leads to is made. Where it is a URL, the file is made in the cache and uploaded.
     """
-    out = Path(os.path.realpath(out))
+    if isinstance(url := located(out), Url):
+        with tempfile.TemporaryDirectory(dir=cache_folder("outgoing")) as folder:
+            with new_file(Path(folder, "file")) as file:
+                yield file
+            if not force and url.is_file():
+                raise already_there(url, "file", APPEARED)
+            put(Path(folder, "file"), url)
+        return
+    out = Path(os.path.realpath(located(out)))
     temporary = out.parent / temporary_name(out.name, FILE)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

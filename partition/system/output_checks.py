@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dgl_gt.partition.errors import InputError, check_flags
 
+from .storage import UNFINISHED, Url, cache_folder, check_writable, is_url, located, names_at
 from .units import format_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -38,14 +39,23 @@ class Kind:
     files: str  # regular expression of the names of all other files, relative to the directory
 
 
-def check_target(out, kind: Kind, *, force: bool, foreign: bool = False) -> Path:
+def check_target(out, kind: Kind, *, force: bool, foreign: bool = False) -> Path | Url:
     """Return the real path of a directory that may be made, or with ``force`` replaced; else raise :class:`InputError`.
 
     An old directory that a killed run moved aside is put back first. With ``foreign``, other files in it are no reason
-    to refuse; the caller keeps them.
+    to refuse; the caller keeps them. A URL is returned as it is, after a trial of writing there.
     """
     check_flags(force=force)
-    given = Path(out).absolute()
+    if isinstance(given := located(out), Url):
+        if names := names_at(given):
+            if names == [""]:
+                raise InputError(f"{given} is a file; choose a directory")
+            if not force:
+                raise already_there(given, "directory")
+            _check_kind(given, names, kind, foreign)
+        check_writable(given)
+        return given
+    given = given.absolute()
     with _usable(given):
         if given.is_symlink() and not given.exists():
             target = os.readlink(given)
@@ -59,14 +69,19 @@ def check_target(out, kind: Kind, *, force: bool, foreign: bool = False) -> Path
             raise InputError(f"{out} is a file; choose a directory")
         if not force:
             raise already_there(out, "directory")
-        _check_kind(out, kind, foreign)
+        _check_kind(out, sorted(os.listdir(out)), kind, foreign)
     return out
 
 
-def check_file(out, *, force: bool = False) -> Path:
+def check_file(out, *, force: bool = False) -> Path | Url:
     """Return the path of a file that may be made, or with ``force`` replaced; else raise :class:`InputError`."""
     check_flags(force=force)
-    path = Path(out)
+    path = located(out)
+    if isinstance(path, Url):
+        if not force and path.is_file():
+            raise already_there(path, "file")
+        check_writable(path.with_name(""))
+        return path
     with _usable(path):
         try:
             mode = path.stat().st_mode
@@ -94,7 +109,7 @@ def _usable(path: Path) -> Iterator[None]:
         raise InputError(f"cannot use {path}: {why}; choose another place") from error
 
 
-def already_there(out: Path, kind: str, found: str = "exists") -> InputError:
+def already_there(out: Path | Url, kind: str, found: str = "exists") -> InputError:
     """Return the error to raise where a file or a directory must not be replaced."""
     return InputError(f"{out} {found}; choose another {kind}, or replace it with force (--force)")
 
@@ -135,17 +150,17 @@ def check_room(out, needed_bytes: int) -> None:
 
 
 def free_disk_bytes(path) -> int:
-    """Return the free room on the disk where a path is or would be made (bytes)."""
+    """Return the free room on the disk where a path is or would be made (bytes); of a URL, on that of the cache."""
+    path = cache_folder() if is_url(path) else path
     return shutil.disk_usage(nearest_existing(os.path.realpath(path))).free
 
 
-def _check_kind(folder: Path, kind: Kind, foreign: bool) -> None:
+def _check_kind(folder: Path | Url, names: list[str], kind: Kind, foreign: bool) -> None:
     """Raise :class:`InputError` unless a directory is empty or holds files of this kind; ``foreign`` allows others."""
-    names = sorted(os.listdir(folder))
     if not names:
         return
     refused = "so --force will not replace it; move it away, or choose another directory"
-    if not _is_ours(folder / kind.record, kind):
+    if not (_is_ours(folder / kind.record, kind) or (isinstance(folder, Url) and UNFINISHED in names)):
         is_there = kind.record in names
         why = f"its {kind.record} is another program's" if is_there else f"it has no {kind.record}"
         but = "" if is_there else f", but it holds {names[0]!r}"
@@ -154,8 +169,12 @@ def _check_kind(folder: Path, kind: Kind, foreign: bool) -> None:
         raise InputError(f"{folder} holds {name!r} besides {kind.name}, so --force will not replace it; move that away")
 
 
-def _is_ours(record: Path, kind: Kind) -> bool:
-    if record.is_symlink() or not record.is_file() or record.stat().st_size > LONGEST_RECORD_BYTES:
+def _is_ours(record: Path | Url, kind: Kind) -> bool:
+    if (
+        (isinstance(record, Path) and record.is_symlink())
+        or not record.is_file()
+        or record.stat().st_size > LONGEST_RECORD_BYTES
+    ):
         return False
     try:
         value = json.loads(record.read_bytes())
@@ -164,8 +183,11 @@ def _is_ours(record: Path, kind: Kind) -> bool:
     return isinstance(value, dict) and kind.is_ours(value)
 
 
-def _foreign_entry(folder: Path, kind: Kind) -> str | None:
+def _foreign_entry(folder: Path | Url, kind: Kind) -> str | None:
     """Return the first name in a directory that is not of a kind: another file, a link or an empty directory."""
+    if isinstance(folder, Url):
+        ours = re.compile(rf"{kind.files}|{re.escape(kind.record)}|{re.escape(UNFINISHED)}")
+        return next((name for name in names_at(folder) if not ours.fullmatch(name)), None)
     for entry in sorted(folder.rglob("*")):
         name = entry.relative_to(folder).as_posix()
         mode = entry.lstat().st_mode

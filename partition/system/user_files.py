@@ -8,12 +8,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
 
 from .memory import available_memory_bytes
+from .storage import Url
 
 # Deflate packs zeros to a thousandth; features of which one word in a thousand is not zero pack to a two-hundredth.
 _TRUSTED_BYTES, _MAX_EXPANSION = 1 << 28, 500
@@ -23,8 +25,10 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a de
 def regular_file(path) -> Path:
     """Return the path with ``~`` expanded, after checking that it names a regular file.
 
-    Reading a pipe or a device could wait for ever.
+    Reading a pipe or a device could wait for ever. A :class:`Url` is returned as it is.
     """
+    if isinstance(path, Url):
+        return cast(Any, path)  # it has those methods of a path that readers use
     try:
         path = Path(path).expanduser()
         with reading(path):

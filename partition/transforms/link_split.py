@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -307,22 +308,26 @@ def _from_arrays(
 
 def _ends(graph: Graph, known: _Pairs, what: str, pairs: np.ndarray, finds: _Finds) -> np.ndarray:
     """Both ends of pairs, int64 (2, n), as numbers of nodes."""
-    sides = []
-    for ids, rows in zip(_as_pairs(what, pairs), known.ranges):
-        names = None if graph.node_names is None else graph.node_names[rows]
-        sides.append(numbers_of(what, ids, names, rows.stop - rows.start, graph.name) + rows.start)
-    found = np.stack(sides)
+    found = nodes_of(what, pairs, graph.node_names, known.ranges, graph.name)
+    found += np.array([[rows.start] for rows in known.ranges])
     if (loops := found[0] == found[1]).any():
         finds.add(f"{what} has a pair of node {found[0][loops][0]} with itself", "leave it out")
     return found
 
 
-def nodes_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: int, source: str) -> np.ndarray:
+def nodes_of(
+    what: str, ids: np.ndarray, names: np.ndarray | None, ranges: Sequence[slice | range], source: str
+) -> np.ndarray:
     """The numbers of the nodes that pairs of ids name, int64 (2, n); ``InputError`` names one that ``source`` lacks.
 
-    Ids are (2, n) or (n, 2), text where ``names`` are text and the pairs come from a table, else whole numbers.
+    Ids are (2, n) or (n, 2), text where ``names`` are text and the pairs come from a table, else whole numbers. ``ranges``
+    are the nodes, of those that have ``names``, which may be first and second in a pair; numbers count from their first.
     """
-    return numbers_of(what, _as_pairs(what, ids), names, num_nodes, source)
+    sides = []
+    for of_side, rows in zip(_as_pairs(what, ids), ranges):
+        of_rows = None if names is None else names[rows.start : rows.stop]
+        sides.append(numbers_of(what, of_side, of_rows, rows.stop - rows.start, source))
+    return np.stack(sides)
 
 
 def _as_pairs(what: str, ids: np.ndarray) -> np.ndarray:
@@ -346,10 +351,8 @@ def numbers_of(what: str, ids: np.ndarray, names: np.ndarray | None, num_nodes: 
     else:
         found, lacks = ids.astype(np.int64), (ids < 0) | (ids >= num_nodes)
     if lacks.any():
-        raise InputError(
-            f"{what} names node {ids[lacks][0]}, which {source} lacks; its nodes are numbered from 0 to {num_nodes - 1}, "
-            "unless the source names them"
-        )
+        has = f"numbered from 0 to {num_nodes - 1}" if names is None else f"named, the first one {names[0]}"
+        raise InputError(f"{what} names node {ids[lacks][0]}, which {source} lacks; its nodes are {has}")
     return found
 
 

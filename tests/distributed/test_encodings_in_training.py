@@ -12,7 +12,7 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, add_expander_edges, encode, partition
 from dgl_gt.train import predict, read_config, train, train_and_save
-from dgl_gt.train.inputs import edge_rows
+from dgl_gt.train.edge_inputs import edge_rows
 from dgl_gt.train.saved_model import load_model
 from dgl_gt.train.task_settings import Inputs
 

@@ -15,13 +15,20 @@ from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, strategy
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan.tracing import record_trace
 from dgl_gt.plan.watch import step_peak_bytes
+from dgl_gt.train.around_nodes import EmbeddedModel
 
 PARTS, HIDDEN = 2, 32
+TRAINED, WIDTH = "trained rows", 64
+OF_EDGES = ("edges", {"edge_feats": {"author,writes,paper": 1}, "edge_kinds": {"paper,cites,paper": 1}})
 WAYS = [
     *(("edge", "halo_h", 1, score, mode) for score in ("dot", "hgt", "mean") for mode in ACTIVATION_CHECKPOINTS),
     ("edge", "halo_h", 2, "dot", "none"),
+    ("edge", "halo_h", 1, OF_EDGES[0], "none"),
+    ("edge", "halo_h", 1, OF_EDGES[0], "full"),
+    ("vertex", "mirror", 1, OF_EDGES[0], "none"),
     ("vertex", "mirror", 1, "dot", "none"),
     ("vertex", "mirror", 1, "mean", "full"),
+    *((cut, strategy, 1, TRAINED, "none") for cut, strategy in (("edge", "halo_h"), ("vertex", "mirror"))),
 ]
 
 
@@ -30,14 +37,26 @@ class Step:
 
     def __init__(self, sg, score, mode):
         self.feat = {name: sg.nodes[name].data["feat"] for name in sg.ntypes if "feat" in sg.nodes[name].data}
+        self.edges = {}
+        if score == TRAINED:  # rows of authors, too
+            del self.feat["author"]
         widths = {name: self.feat[name].shape[1] if name in self.feat else 0 for name in sg.ntypes}
-        network = HeteroGraphTransformer(widths, HIDDEN, 3, 2, 4, relations=sg.canonical_etypes, score=score)
+        without = [name for name in widths if not widths[name]]
+        widths |= dict.fromkeys(without, WIDTH if score == TRAINED else 0)
+        of_edges = OF_EDGES[1] | {"edge_role": "key_value"} if score == OF_EDGES[0] else {"score": score}
+        options = {} if score == TRAINED else of_edges
+        network = HeteroGraphTransformer(widths, HIDDEN, 3, 2, 4, relations=sg.canonical_etypes, **options)
+        network = EmbeddedModel(network, sg, WIDTH, without) if score == TRAINED else network
+        if score == OF_EDGES[0]:
+            weight = sg.edges["writes"].data["weight"].unsqueeze(1)
+            kinds = sg.edges["cites"].data["kind"].int().unsqueeze(1)
+            self.edges = {"edge_feat": {"author,writes,paper": weight}, "edge_kind": {"paper,cites,paper": kinds}}
         self.sg, self.network = sg, apply_activation_checkpoint(network, mode)
         self.optimizer = torch.optim.AdamW(network.parameters())
 
     def __call__(self):
         self.optimizer.zero_grad()
-        logits = self.network(self.sg, self.feat)[self.sg.rows("paper")]
+        logits = self.network(self.sg, self.feat, **self.edges)[self.sg.rows("paper")]
         label = self.sg.nodes["paper"].data["label"]
         torch.nn.functional.cross_entropy(logits, label, reduction="sum").backward()
         self.sg.comm.sum_gradients(self.network.parameters())

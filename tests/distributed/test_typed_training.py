@@ -18,9 +18,14 @@ from dgl_gt.train.config import TrainConfig
 SETTINGS = {"hidden": 16, "heads": 4, "layers": 3, "dropout": 0.2, "epochs": 4, "lr": 0.01}
 
 
+EDGES = {"edge_features": "weight,kind:kind"}
+OF_EDGES = {"bias": EDGES, "key_value": EDGES | {"score": "hgt", "edge_role": "key_value", "edge_input": "mlp"}}
+
+
 def config_of(score="dot", **more):
+    """The settings of a score, or of a role of edge features."""
     attention = {"attention_dropout": 0.1} if score != "mean" else {}
-    return TrainConfig().changed(**SETTINGS | {"score": score} | attention | more)
+    return TrainConfig().changed(**SETTINGS | attention | OF_EDGES.get(score, {"score": score}) | more)
 
 
 def on_rank(rank, folder, ways, scores):
@@ -51,14 +56,14 @@ def predicted_bytes(folder, score, cut, depth):
 def one_process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     partition(typed_graph(), 1, folder / "edge1")
-    return run_ranks(1, on_rank, folder, WAYS[1], ["dot", "hgt", "mean"])[0]
+    return run_ranks(1, on_rank, folder, WAYS[1], ["dot", "hgt", "mean", *OF_EDGES])[0]
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4])
 def test_training_has_the_numbers_of_one_process(one_process, tmp_path, parts):
     partition(typed_graph(), parts, tmp_path / "edge", halo_depth=2)
     partition(typed_graph(), parts, tmp_path / "vertex", cut="vertex")
-    scores = ["dot", "hgt", "mean"] if parts == 3 else ["dot"]
+    scores = ["dot", "hgt", "mean", *OF_EDGES] if parts == 3 else ["dot", "bias"]
     found = run_ranks(parts, on_rank, tmp_path, MANY, scores)[0]
     for (score, cut, depth), (losses, validation, probability, sent) in found.items():
         expected = one_process[score, "edge1", 1]
@@ -74,8 +79,15 @@ def bipartite():
     rng = np.random.default_rng(0)
     kind, of_item = rng.integers(0, 4, 60), rng.integers(0, 4, 40)
     src, dst = np.nonzero(rng.random((60, 40)) < np.where(kind[:, None] == of_item, 0.4, 0.03))
-    relations = {("user", "rates", "item"): (src, dst), ("item", "rev_rates", "user"): (dst, src)}
-    ratings = {("user", "rates", "item"): {"label": (kind[src] == of_item[dst]).astype(int)}}
+    likes = rng.integers(0, 60, 80), rng.integers(0, 60, 80)  # come last, at ends before those of rates
+    relations = {
+        ("user", "rates", "item"): (src, dst),
+        ("item", "rev_rates", "user"): (dst, src),
+        ("user", "likes", "user"): likes,
+        ("item", "like", "item"): tuple(rng.integers(0, 40, (2, 70))),
+    }
+    when = rng.random(len(src)).astype(np.float32)
+    ratings = {("user", "rates", "item"): {"label": (kind[src] == of_item[dst]).astype(int), "when": when}}
     for name, shares in (("train_mask", (0, 6)), ("val_mask", (6, 8)), ("test_mask", (8, 10))):
         ratings["user", "rates", "item"][name] = (np.arange(len(src)) % 10 >= shares[0]) & (
             np.arange(len(src)) % 10 < shares[1]
@@ -88,7 +100,7 @@ def tasks_on_rank(rank, folder, kinds):
     found = {}
     for kind in kinds:
         with dgl_gt.load(folder / kind) as sg:
-            config = TrainConfig().changed(task=kind, **SETTINGS, node_embedding=8)
+            config = TrainConfig().changed(task=kind, **SETTINGS, node_embedding=8, edge_features="when")
             result = train(sg, config)
             answer = predict(result.model, sg)
             found[kind] = result.losses, result.test, None if answer is None else answer._asdict()
@@ -108,7 +120,7 @@ def test_links_and_edges_of_a_relation(tmp_path):
         assert other == pytest.approx(metric)
         for name, values in answer.items():
             np.testing.assert_allclose(its[name], values, rtol=1e-6, atol=1e-9, err_msg=f"{kind} {name}")
-        assert answer["source"].max() < 60 <= answer["destination"].min()  # from users to items
+        assert answer["source"].max() < 60 and answer["destination"].max() < 40  # users, and items
 
 
 @pytest.mark.parametrize(
@@ -120,6 +132,10 @@ def test_links_and_edges_of_a_relation(tmp_path):
         ({"score": "additive"}, "score"),
         ({"policy": "int8"}, "policy"),
         ({"encodings": "degree"}, "encodings"),
+        ({"edge_features": "length"}, "length"),
+        ({"edge_features": "weight", "score": "mean"}, "score"),
+        ({"edge_features": "weight:kind"}, "author,writes,paper/weight"),
+        ({"edge_features": "weight", "edge_update": True}, "edge_update"),
     ],
 )
 def test_what_typed_graphs_do_not_have(tmp_path, changes, named):

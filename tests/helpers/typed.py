@@ -35,5 +35,11 @@ def typed_graph(seed: int = 0, papers: int = 60, authors: int = 80, subjects: in
         },
         "author": {"feat": rng.standard_normal((authors, WIDTHS["author"])).astype(np.float32)},
     }
-    edge_data = {("author", "writes", "paper"): {"weight": rng.random(150 * times).astype(np.float32)}}
+    edge_data = {
+        ("author", "writes", "paper"): {"weight": rng.random(150 * times).astype(np.float32)},
+        ("paper", "cites", "paper"): {
+            "kind": rng.integers(0, 5, 90 * times),
+            "weight": np.ones(90 * times, np.float32),
+        },
+    }
     return from_relations({"paper": papers, "author": authors, "subject": subjects}, relations, node_data, edge_data)

@@ -19,7 +19,7 @@ from dgl_gt.train.config import SECTIONS, SETTINGS, TrainConfig, read_config
 from dgl_gt.train.metric_kinds import METRICS
 from dgl_gt.train.task import task_class
 from dgl_gt.train.task_config import NodeClassificationConfig
-from dgl_gt.train.task_settings import TASKS, TaskConfig
+from dgl_gt.train.task_settings import SHORT_NAMES, TASKS, TaskConfig
 
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors, aliases and tags"),
@@ -293,6 +293,8 @@ def test_a_task_is_found_by_its_name(kind):
 
 def test_the_settings_of_a_task_are_those_of_its_kind():
     assert read_config(task="node_classification").task == NodeClassificationConfig()
+    for short, kind in SHORT_NAMES.items():
+        assert read_config(task=short).task == TASKS[kind]()
     with pytest.raises(InputError, match="^task is 'nothing'"):
         read_config(task="nothing")
     with pytest.raises(InputError, match="^task is node_classification"):

@@ -192,6 +192,11 @@ class Policy:
                 f"{global_attention!r}, which reads all nodes; set it to 'none', or choose another policy"
             )
 
+    def check_typed(self, source: str) -> None:
+        """Raise :class:`InputError` unless the policy is exact, as typed graphs need; ``source`` is that of the graph."""
+        if not self.is_exact:
+            raise InputError(f"policy is {self}, and {source} is a typed graph, which takes exact alone; leave it out")
+
     def __str__(self) -> str:
         return self.text or "; ".join(str(rule.mode) for rule in self.rules) or "exact"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,12 @@ from dgl_gt.partition.schema import relation as as_relation
 from ..attention import check_sizes
 from ..batch_norm import NORM_MODULES, normalise
 from ..dropout import FeatureDropout, with_seeds
+from ..edge_features import RelationEdgeEncoder
 from ..feed_forward import make_encoder, make_output
 from ..traits import ModelTraits
 from ..typed_layer import TypedTransformerLayer
+
+OfRelations = Mapping[Any, Tensor] | None
 
 
 class HeteroGraphTransformer(nn.Module):
@@ -38,6 +41,9 @@ class HeteroGraphTransformer(nn.Module):
         See :class:`GraphTransformer`.
     relations : sequence of (str, str, str)
         The relations of the graph, in its order.
+    edge_feats, edge_kinds : dict of str to int, optional
+        By relation, such as "user,rates,item", the numbers of columns of numbers and of kinds that describe its edges, see
+        :class:`EdgeEncoder`.
     **options
         Settings of :class:`GraphTransformerConfig` by name; ``score`` may be "dot", "hgt" or "mean".
 
@@ -58,12 +64,18 @@ class HeteroGraphTransformer(nn.Module):
         heads: int,
         *,
         relations: Sequence[Sequence[str]],
+        edge_feats: Mapping[str, int] = {},
+        edge_kinds: Mapping[str, int] = {},
         **options,
     ):
         super().__init__()
         check_sizes(out=out)
         self.config = config = self.Config(**{"dropout": 0.0} | options, hidden=hidden, layers=layers, heads=heads)
         config.check_typed()
+        of_edges = {"edge_feats": dict(edge_feats), "edge_kinds": dict(edge_kinds)}
+        self._edge_widths = {name: widths for name, widths in of_edges.items() if widths}
+        has_edges = bool(self._edge_widths)
+        config.check_with_edges(has_edges)
         self.relations = tuple(as_relation(each) for each in relations)
         self.in_dim, self.out_dim = dict(in_dim), out
         schema = Schema(dict.fromkeys(in_dim, 0), dict.fromkeys(self.relations, 0))
@@ -73,13 +85,20 @@ class HeteroGraphTransformer(nn.Module):
         self.encoders = nn.ModuleList(
             make_encoder(config.input, width, hidden, config.activation, config.dropout) for width in widths
         )
+        self.edge_encoder, edge_width = None, 0
+        if has_edges:
+            names, of_input = [*map(str, self.relations)], (config.edge_hidden, config.edge_input)
+            encoder = RelationEdgeEncoder(names, edge_feats, edge_kinds, *of_input)
+            self.edge_encoder, edge_width = encoder, encoder.width
         layer = config.ffn * hidden, heads, len(self.in_dim), sources, config.score, config.norm_first
-        more = config.dropout, config.attention_dropout, config.activation, config.norm
+        more = config.dropout, config.attention_dropout, config.activation, config.norm, edge_width, config.edge_role
         self.layers = nn.ModuleList(TypedTransformerLayer(hidden, *layer, *more) for _ in range(layers))
         self.output_norm = NORM_MODULES[config.norm](hidden) if config.norm_first else nn.Identity()
         self.output = make_output(config.output, hidden, out, config.activation)
 
-    def forward(self, graph, feat: Mapping[str, Tensor]) -> Tensor:
+    def forward(
+        self, graph, feat: Mapping[str, Tensor], edge_feat: OfRelations = None, edge_kind: OfRelations = None
+    ) -> Tensor:
         """Predict for all nodes, (N, out).
 
         Parameters
@@ -87,6 +106,9 @@ class HeteroGraphTransformer(nn.Module):
         graph : ShardedGraph, DGLGraph, HeteroData, or what :func:`dgl_gt.typed_graph` returns
         feat : dict of str to Tensor, (N, F)
             By node type, the features of its nodes, on a ``ShardedGraph`` of its owned nodes, see ``sg.nodes[name].data``.
+        edge_feat, edge_kind : dict of relation to Tensor, (E, edge_feats) and (E, edge_kinds), optional
+            By relation, as three names or one string, what describes its edges, on a ``ShardedGraph`` of this part's edges,
+            see ``sg.edges[relation].data``.
 
         Returns
         -------
@@ -102,10 +124,20 @@ class HeteroGraphTransformer(nn.Module):
         schema = views[0].checked_schema
         check_schema(schema, self.in_dim, self.relations)
         seeded = with_seeds(self, views)
-        h = self._encoded(seeded[0], feat)
+        h, edge = self._encoded(seeded[0], feat), self._edges(seeded[0].view, edge_feat, edge_kind)
         for layer, view in zip(self.layers, seeded, strict=True):
-            h = layer(view, h)
+            h = layer(view, h, edge) if edge is not None else layer(view, h)
         return self.output(normalise(self.output_norm, h, views[-1]))
+
+    def _edges(self, view: View, edge_feat: OfRelations, edge_kind: OfRelations) -> Tensor | None:
+        of_relation = [
+            {str(as_relation(name)): x for name, x in (each or {}).items()} for each in (edge_feat, edge_kind)
+        ]
+        if self.edge_encoder is not None:
+            return self.edge_encoder(view, *of_relation)
+        if any(of_relation):
+            raise InputError("the model takes no edge_feat or edge_kind; make it with edge_feats or edge_kinds")
+        return None
 
     def _encoded(self, seeded: SeededView, feat: Mapping[str, Tensor]) -> Tensor:
         """The rows of the owned nodes before the first layer."""
@@ -126,7 +158,7 @@ class HeteroGraphTransformer(nn.Module):
     @property
     def dgl_gt_traits(self) -> ModelTraits:
         """What the trainer and plans know of the model."""
-        sizes = {"in_dim": self.in_dim, "relations": [list(each) for each in self.relations]}
+        sizes = {"in_dim": self.in_dim, "relations": [list(each) for each in self.relations], **self._edge_widths}
         return ModelTraits(len(self.layers), sizes, (*self.layers, *self.encoders, self.input_dropout))
 
 

@@ -18,11 +18,12 @@ from dgl_gt.partition.shards.counts import user_node_count
 from dgl_gt.partition.system.units import format_count
 
 from ..config import TrainConfig
-from ..inputs import ModelInputs, edge_pairs, learned_type, read_inputs, required
+from ..inputs import ModelInputs, edge_pairs, read_inputs
 from ..label_rows import LabelledRows, at_least_float32
 from ..metric_kinds import MetricKind
 from ..metrics import read_metric
 from ..model import logits_of
+from ..required_data import learned_type, nodes_at_ends, required
 from ..task import Batch
 from ..task_config import LabelTaskConfig
 from ..task_settings import TaskConfig
@@ -101,6 +102,8 @@ class LabelTask:
     def assume(cls: type[_Task], sg: ShardedGraph, config: TrainConfig, out_dim: int) -> _Task:
         """All rows count as training rows where labels or masks are missing."""
         name, count = _settings(config).label, cls.rows_on(sg)
+        if config.task.relation:
+            learned_type(sg, config.task.relation, of_edges=True)
         mask, label = (cls.column_if_any(sg, each, config.task) for each in ("train_mask", name))
         label = cls.assumed_labels(count, out_dim) if label is None else cls.labels(label, name, sg.comm)
         if mask is None or mask.dim() > 1:  # masks of several splits are taken to select all rows
@@ -343,24 +346,25 @@ class OnEdges(LabelTask):
 
     @classmethod
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> Any | None:
-        """Predict for every edge between the user's nodes, in the order of edge ids; those that were added come last."""
-        graph, pairs = inputs.graph, edge_pairs(inputs.graph)
+        """Predict for every edge between the user's nodes, in the order of edge ids; those that were added come last.
+
+        Of a typed graph, for the edges of the relation that was learned; nodes are numbered within their type.
+        """
+        graph, of_model = inputs.graph, cast(Any, model)
+        relation = learned_type(graph, of_model.dgl_gt_task.relation, of_edges=True)
+        pairs = edge_pairs(graph, graph.edge_rows(relation) if relation else None)
         held, out = graph.pull(graph.node_ids), logits_of(model, replace(inputs, pairs=pairs))
-        columns = graph.edge_ids, held[pairs.source], held[pairs.destination], at_least_float32(out)
+        columns = graph.edge_ids[pairs.edges], held[pairs.source], held[pairs.destination], at_least_float32(out)
         gathered = [graph.comm.gather_rows(each, to=0) for each in columns]
         if gathered[0] is None:
             return None
         ids, source, destination, out = (torch.cat(each).cpu() for each in gathered)
         order = ids.argsort()
         order = order[torch.maximum(source, destination)[order] < user_node_count(graph.manifest)]
-        learned, of_model = getattr(model, "dgl_gt_learned", {}), cast(Any, model)
-        if graph.schema is not None:
-            of_relation = graph.schema.rows_of(
-                "edge", f"{learned_type(graph, of_model.dgl_gt_task.relation, of_edges=True)}/"
-            )
-            order = order[of_relation]
-        found = cls.predictions(out[order], learned)
-        return cls.answers(source[order].numpy(), destination[order].numpy(), *found)
+        found = cls.predictions(out[order], getattr(model, "dgl_gt_learned", {}))
+        of_type = [each.start for each in nodes_at_ends(graph.manifest, relation)]
+        ends = [each[order].numpy() - start for each, start in zip((source, destination), of_type)]
+        return cls.answers(*ends, *found)
 
 
 def _settings(config: TrainConfig) -> LabelTaskConfig:

@@ -19,10 +19,11 @@ from dgl_gt.partition.errors import InputError
 from ..around_nodes import PairModel
 from ..config import TrainConfig
 from ..inputs import ModelInputs, Pairs, read_inputs
-from ..links import Negatives, RankLinks, StepsOfLinks, nodes_of_links
+from ..links import Negatives, RankLinks, StepsOfLinks
 from ..metric_kinds import MetricKind, is_hits, is_ranking
 from ..metrics import read_metric
 from ..model import logits_of
+from ..required_data import nodes_of_links
 from ..task import Batch
 from ..task_config import LinkPredictionConfig
 from ..top_links import top_links
@@ -178,7 +179,10 @@ class LinkPrediction:
 
     @classmethod
     def answer(cls, model: nn.Module, inputs: ModelInputs) -> LikelyLinks | None:
-        """Predict the most likely new links of every node, its best one first; the edges of the graph are left out."""
+        """Predict the most likely new links of every node, its best one first; the edges of the graph are left out.
+
+        Of a typed graph, nodes are numbered within the types of the links' ends.
+        """
         assert isinstance(model, PairModel)
         graph, of_model = inputs.graph, cast(Any, model)
         own = logits_of(model, replace(inputs, pairs=None))
@@ -187,13 +191,15 @@ class LinkPrediction:
         def score(rows: Tensor, source: Tensor, destination: Tensor) -> Tensor:
             return of_model.scores(rows, source, destination, None, both_ways)[:, 0]
 
-        found = top_links(graph, own, score, of_model.dgl_gt_task.top, nodes_of_links(graph))
+        ends = nodes_of_links(graph.manifest)
+        found = top_links(graph, own, score, of_model.dgl_gt_task.top, ends)
         gathered = [graph.comm.gather_rows(each, to=0) for each in found]
         if gathered[0] is None:
             return None
         links = LikelyLinks(*(torch.cat(each).cpu().numpy() for each in gathered))
         order = links.source.argsort(kind="stable")
-        return LikelyLinks(*(each[order] for each in links))
+        source, destination, scores = (each[order] for each in links)
+        return LikelyLinks(source - ends[0].start, destination - ends[1].start, scores)
 
 
 def _check_relation(sg: ShardedGraph, wanted: str) -> None:

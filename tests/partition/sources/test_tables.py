@@ -261,7 +261,9 @@ def test_signals_and_a_full_disk(tmp_path, monkeypatch):
 
 def test_a_text_file_of_named_ends_is_a_table(tmp_path):
     write(tmp_path / "e.csv", buyer=["a", "b"], seller=["b", "a"])
-    assert "node_ids.parquet" in partition(tmp_path / "e.csv", 1, tmp_path / "s", ends=["buyer", "seller"])["files"]
+    for _ in range(2):
+        made = partition(tmp_path / "e.csv", 1, tmp_path / "s", ends=["buyer", "seller"], force=True)
+        assert "node_ids.parquet" in made["files"]
 
 
 def test_convert_says_what_it_cannot_keep(tmp_path):
@@ -310,28 +312,13 @@ def test_a_converted_graph_of_undirected_edges(tmp_path):
 # ---- addresses
 
 
-@pytest.fixture
-def bucket(monkeypatch):
-    """The address of a bucket of a server of S3 on the loopback, and the file system that writes to it."""
-    s3fs = pytest.importorskip("s3fs", reason="the driver of s3://")
-    server = pytest.importorskip("moto.server", reason="a server of S3").ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    system = s3fs.S3FileSystem(skip_instance_cache=True)
-    system.mkdir("graphs")
-    yield "s3://graphs", system
-    server.stop()
-
-
 def test_the_same_shards_from_a_bucket(tmp_path, random_edges, bucket):
     src, dst, weight = random_edges
     for number, rows in enumerate(np.array_split(np.arange(120), 3)):
         at = tmp_path / "edges" / f"kind={number % 2}" / f"{number}.parquet"
         write(at, src=IDS[src[rows]], dst=IDS[dst[rows]], weight=weight[rows])
     nodes = write(tmp_path / "nodes.csv", id=IDS, age=np.arange(40))
-    address, system = bucket
+    address, system, _ = bucket
     system.put(str(tmp_path / "edges"), f"{address}/edges", recursive=True)
     system.put(str(nodes), f"{address}/nodes.csv")
     here = partition(tmp_path / "edges", 2, tmp_path / "a", node_table=nodes)
@@ -342,6 +329,11 @@ def test_the_same_shards_from_a_bucket(tmp_path, random_edges, bucket):
     np.savez(tmp_path / "g.npz", edge_index=np.stack([src, dst]))
     system.put(str(tmp_path / "g.npz"), f"{address}/g.npz")
     np.testing.assert_array_equal(load_graph(f"{address}/g.npz").edges(), [src, dst])
+    np.save(tmp_path / "age.npy", np.arange(40.0))
+    system.put(str(tmp_path / "age.npy"), f"{address}/age.npy")
+    with_ages = load_graph(f"{address}/g.npz", node_data=f"{address}/age.npy")
+    np.testing.assert_array_equal(with_ages.node_data["age"], np.arange(40.0))
+    refused(f"{address}/no.npy", source=f"{address}/g.npz", node_data=f"{address}/no.npy")
     refused(f"{address}/nothing", source=f"{address}/nothing/")
     refused("s3://no-such-bucket", source="s3://no-such-bucket/e/*.parquet")
     refused("s3://no-such-bucket", source="s3://no-such-bucket/g.npz")

@@ -126,7 +126,7 @@ def test_one_type_and_one_relation_make_a_graph_without_types(write):
         ({"node_data/venue/train_mask": np.ones(2, bool)}, ["'venue'"]),
         ({"num_nodes": np.array([4, 3])}, ["num_nodes", "(2,)"]),
         ({"num_nodes": np.array([4, 3, -2])}, ["'paper_set'", "-2"]),
-        ({"node_types": np.array(["paper", "author", "paper"])}, ["'paper'"]),
+        ({"node_types": np.array(["paper", "author", "paper"])}, ["names 'paper'"]),
         ({"paper_train_mask_40": np.ones(4, bool)}, ["paper_val_mask_40"]),
         ({"author_x_data": np.ones(1, np.float32)}, ["x_data"]),
         ({"paper_x": np.zeros((3, 2))}, ["'paper/feat'", "(3, 2)", "4"]),

@@ -88,7 +88,7 @@ def test_one_type_of_each_is_a_graph_without_types(folder):
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        ({"rates_csv": "src_id,dst_id\nbob,9\n"}, ["rates.csv", "row 1", "node 9"]),
+        ({"rates_csv": "src_id,dst_id\nbob,9\n"}, ["user,rates,item", "rates.csv", "row 1", "node 9"]),
         ({"rates_csv": "src_id,dst_id\n3,3\n"}, ["rates.csv", "node 3"]),  # an item as a user
         ({"users_csv": "node_id\nann\nann\n"}, ["users.csv", "node ann"]),
         ({"meta_yaml": META.replace("[user, knows, user]", "[user, knows, item2]")}, ["user,knows,item2", "'item2'"]),
