@@ -8,6 +8,7 @@ from .lazy_names import lazy_names
 _MODULES = {
     # the whole way, from a source to shards
     "partition": "pipeline",
+    "DaskEngine": "distributed.engine",
     # sources -> Graph
     "Graph": "graph",
     "from_edges": "graph",

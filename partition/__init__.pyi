@@ -5,6 +5,7 @@ from dgl_gt.partition.cuts.edge_cut import EdgeCut as EdgeCut
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut as make_edge_cut
 from dgl_gt.partition.cuts.vertex_cut import VertexCut as VertexCut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut as make_vertex_cut
+from dgl_gt.partition.distributed.engine import DaskEngine as DaskEngine
 from dgl_gt.partition.errors import InputError as InputError
 from dgl_gt.partition.errors import LeftOutWarning as LeftOutWarning
 from dgl_gt.partition.errors import SourceWarning as SourceWarning

@@ -19,9 +19,12 @@ from dgl_gt.partition.system.output_checks import free_disk_bytes
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from . import console
-from .command_options import add_bound, add_options, add_reading, reading, settings, show_at_first
+from .command_options import add_bound, add_options, add_reading, engine_options, reading, settings, show_at_first
 from .config import PartitionConfig
 from .conversion import convert
+from .distributed.engine import MEMORY_BYTES
+from .distributed.estimate import estimated_stages
+from .distributed.pipeline import check_options
 from .errors import InputError, SourceWarning
 from .memory_bound import (
     METHOD_NAMES,
@@ -37,7 +40,7 @@ from .pipeline import check_extras, partition
 _COMMON = (  # options of `partition` that --help shows; --help-all shows all
     *("parts", "out", "dry_run", "seed", "force", "json", "cut", "attempts", "halo_depth", "profile", "max_imbalance"),
     *("memory", "node_data", "node_table", "id", "ids", "label", "features", "self_loops", "undirected"),
-    *("encode", "link_split", "like"),
+    *("encode", "link_split", "like", "engine"),
 )
 
 
@@ -85,12 +88,12 @@ def _partition(args) -> tuple[dict, str]:
     started = time.monotonic()
     warnings.simplefilter("ignore", SourceWarning)  # print_source_notes says it below
     if args.dry_run:
-        return _dry_run(args)
+        return _dry_run_of_engine(args) if args.engine else _dry_run(args)
     if args.out is None:
         raise InputError("--out is missing: name the shard directory to write, or add --dry-run")
     options = settings(args)
-    with console.Stages() as progress:
-        manifest = partition(args.source, out=args.out, force=args.force, progress=progress, **options)
+    with console.Stages() as progress, engine_options(args) as of_engine:
+        manifest = partition(args.source, out=args.out, force=args.force, progress=progress, **options, **of_engine)
     console.print_source_notes(manifest["notes"], manifest["left_out"])
     result = _figures(manifest, started, peak_with_children_bytes(), options.get("costs"))
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
@@ -129,6 +132,26 @@ def _dry_run(args) -> tuple[dict, str]:
         disk += ", which may not be enough: free space, or choose another disk with --out"
     console.print_source_notes(source.notes, source.left_out)
     return result, estimates_table(args.source, sizes, estimates, method) + disk + advice
+
+
+def _dry_run_of_engine(args) -> tuple[dict, str]:
+    """What many workers would do; none is started or asked."""
+    config = PartitionConfig(**settings(args))
+    check_options(config)
+    source = open_source(args.source, config)
+    check_extras(source, config)
+    check_parts(source.num_nodes, config.parts)
+    memory_bytes, workers = args.worker_memory or MEMORY_BYTES, args.workers or 1
+    stages = estimated_stages(source, config.parts, memory_bytes)
+    result = {name: {"tasks": tasks, "bytes": size, "seconds": seconds} for name, tasks, size, seconds in stages}
+    rows = [
+        [name, tasks, format_bytes(size), f"{seconds / min(workers, tasks) / 60:.1f}"]
+        for name, tasks, size, seconds in stages
+    ]
+    told = f"{args.source}: {format_count(config.parts, 'part')}, {format_count(workers, 'worker')} of {format_bytes(memory_bytes)}"
+    console.print_source_notes(source.notes, source.left_out)
+    table = console.table(["stage", "tasks", "written", "minutes"], rows)
+    return result, f"{told}; estimates only, nothing is written\n\n{table}"
 
 
 def _convert(args) -> tuple[dict, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 
+from dgl_gt.partition.distributed.engine import MEMORY_BYTES, connected, local
 from dgl_gt.partition.figures.costs import read_costs
 from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.partition.shards.manifest import read_manifest
@@ -47,6 +49,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     _add_cut(command.add_argument_group("cut"))
     _add_memory(command.add_argument_group("memory"))
+    _add_engine(command.add_argument_group("many workers"))
     add_reading(command.add_argument_group("reading the source"))
     _add_graph(command.add_argument_group("changes to the graph"))
 
@@ -122,6 +125,21 @@ def _add_memory(group) -> None:
         help="memory for the tensors of a training rank, excluding about 0.5 GiB for its process (unlike --rank-memory of "
         "train and plan); cuts that need more are refused",
     )
+
+
+def _add_engine(group) -> None:
+    text = "cut by many workers: those of a Dask scheduler (dask), or processes of this machine (local); see docs/distributed_partitioning.md"
+    group.add_argument("--engine", choices=("dask", "local"), help=text)
+    text = "address of the scheduler: tcp://127.0.0.1:PORT, or tls://HOST:PORT"
+    group.add_argument("--scheduler", metavar="ADDRESS", help=text)
+    text = "allow a tcp:// scheduler on another machine: whoever reaches it can run code on all workers"
+    group.add_argument("--insecure", action="store_true", help=text)
+    group.add_argument(
+        "--workers", type=int, metavar="W", help="processes of --engine local (default: one per processor)"
+    )
+    text = "memory that one task may take, such as 8GiB (default: 4GiB)"
+    group.add_argument("--worker-memory", type=size_in_bytes, metavar="SIZE", help=text)
+    group.add_argument("--resume", action="store_true", help="go on where the same command ended")
 
 
 def add_reading(group) -> None:
@@ -219,6 +237,28 @@ def settings(args) -> dict:
     if args.profile is not None or args.preset is not None:
         found["profile"] = read_profile(args.profile, args.preset)
     return found
+
+
+@contextmanager
+def engine_options(args) -> Iterator[dict]:
+    """Give the arguments of :func:`dgl_gt.partition.partition` that are for many workers, which run meanwhile."""
+    for name, engine in _OF_ENGINES.items():
+        value = getattr(args, name)
+        if value and (args.engine is None or engine not in (None, args.engine)):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for --engine {engine or 'dask or local'}; add that, or leave {option} out")
+    if args.engine is None:
+        yield {}
+        return
+    memory_bytes = args.worker_memory or MEMORY_BYTES
+    is_local = args.engine == "local"
+    with (
+        local(args.workers, memory_bytes) if is_local else connected(args.scheduler, insecure=args.insecure) as running
+    ):
+        yield {"engine": running, "worker_memory": args.worker_memory, "resume": args.resume}
+
+
+_OF_ENGINES = {"scheduler": "dask", "insecure": "dask", "workers": "local", "worker_memory": None, "resume": None}
 
 
 def reading(args) -> dict:

@@ -10,7 +10,8 @@ from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.cuts.weights import check_weights
-from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.distributed.pipeline import check_options, partition_on
+from dgl_gt.partition.errors import InputError, check_flags, whole_number
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.shards.dgl_assignment import ASSIGNMENT, check_node_type, write_assignment
@@ -26,6 +27,8 @@ from dgl_gt.partition.system.memory import (
     resident_memory_bytes,
     return_freed_memory,
 )
+from dgl_gt.partition.system.output_checks import check_target
+from dgl_gt.partition.system.storage import is_url
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 from dgl_gt.partition.transforms.link_split import split_links
@@ -91,6 +94,9 @@ def partition(
     like=None,
     move: float | None = None,
     assignment_only: bool = False,
+    engine=None,
+    worker_memory: int | None = None,
+    resume: bool = False,
 ) -> dict:
     """Partition a graph and write its shards.
 
@@ -163,6 +169,14 @@ def partition(
     assignment_only : bool
         Write the part of each node, as DGL's ``dispatch_data.py`` and GraphStorm read it, in place of shards: an edge cut as
         ``NODE_TYPE.txt`` of each type and ``partition_meta.json``.
+    engine : DaskEngine, optional
+        Many workers make an edge cut of a graph that one machine cannot hold, see docs/distributed_partitioning.md. Their
+        files are in a hidden folder beside ``out``.
+    worker_memory : int, optional
+        With ``engine``, memory that one task may take, bytes; by default 4 GiB. The same seed and ``worker_memory`` give the
+        same shards, whatever the number of workers.
+    resume : bool
+        With ``engine``, go on where a run of the same arguments ended.
 
     Returns
     -------
@@ -181,6 +195,8 @@ def partition(
     """
     arguments = locals()  # all of them, by name
     config = PartitionConfig(**{each.name: arguments[each.name] for each in fields(PartitionConfig)})
+    if engine is not None:
+        return _on_engine(engine, source, config, out, force, resume, progress, worker_memory)
     kind = ASSIGNMENT if config.assignment_only else SHARDS
     with new_directory(out, kind, force=force) as folder, ExitStack() as until_written:
         progress = until_written.enter_context(stages(progress))
@@ -233,6 +249,25 @@ def partition(
             return write_assignment(layout, folder, **made)
         made["id_map"] = names_tables(source, config.ends)
         return write_shards(layout, folder, **made, progress=progress)
+
+
+def _on_engine(engine, source, config: PartitionConfig, out, force, resume, progress, worker_memory) -> dict:
+    """Partition by tasks on many workers."""
+    check_options(config)
+    check_flags(resume=resume)
+    if is_url(out):
+        raise InputError(
+            f"out is {out}, and an engine (--engine) writes to a folder that all workers see; give one, and copy it"
+        )
+    memory_bytes = None if worker_memory is None else whole_number("worker_memory", worker_memory, 1)
+    check_target(out, SHARDS, force=force)
+    with stages(progress) as progress:
+        progress("reading the graph")
+        opened = open_source(source, config)
+        check_extras(opened, config)
+        check_disk_space(opened, out, "metis")
+        more = {"force": force, "resume": resume, "progress": progress, "memory_bytes": memory_bytes}
+        return partition_on(engine, opened, config, out, id_map=names_tables(source, config.ends), **more)
 
 
 def _progress(progress, *, is_bounded: bool):

@@ -59,6 +59,15 @@ MAY_IMPORT = {
         "dgl_gt.partition.figures",
         "dgl_gt.partition.cuts",
     },
+    "dgl_gt.partition.distributed": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.graph",
+        "dgl_gt.partition.sources.coo",
+        "dgl_gt.partition.figures",
+        "dgl_gt.partition.cuts",
+        "dgl_gt.partition.shards",
+    },
     "dgl_gt.partition.report": {
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",
@@ -88,6 +97,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.config",
         "dgl_gt.partition.growth",
         "dgl_gt.partition.memory_bound",
+        "dgl_gt.partition.distributed",
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",
         "dgl_gt.partition.transforms",
@@ -111,6 +121,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.sources",
     },
     "dgl_gt.partition.command_options": {
+        "dgl_gt.partition.distributed.engine",
         "dgl_gt.partition.config",
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",

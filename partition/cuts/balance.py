@@ -77,13 +77,18 @@ def step_weights(graph: Graph, costs: Costs) -> np.ndarray:
 
     The mean is about a thousand, and the least is 1, because METIS takes only positive weights.
     """
+    return weights_by_degree(graph.in_degrees(), graph.num_edges / graph.num_nodes, costs)
+
+
+def weights_by_degree(in_degrees: np.ndarray, mean_degree: float, costs: Costs) -> np.ndarray:
+    """The same of some nodes of a graph; ``mean_degree`` is that of all."""
     per_count = costs.of("edge").compute_s
-    return _whole(per_count.owned + per_count.edges * graph.in_degrees())
+    return _whole(per_count.owned + per_count.edges * in_degrees, per_count.owned + per_count.edges * mean_degree)
 
 
-def _whole(loads: np.ndarray) -> np.ndarray:
+def _whole(loads: np.ndarray, mean: float | None = None) -> np.ndarray:
     """Loads of nodes as whole numbers of at least 1 and a mean of about a thousand."""
-    mean = loads.mean(dtype=np.float64)
+    mean = loads.mean(dtype=np.float64) if mean is None else mean
     weights = np.rint(_MEAN_STEP * (loads / mean)) if mean > 0 else np.ones(len(loads))
     return np.maximum(weights, 1).astype(np.int64)
 

@@ -6,6 +6,8 @@ weight (Meyerhenke, Sanders and Schulz, "Partitioning complex networks via size-
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import scipy  # imports its parts at their first use
 
@@ -23,14 +25,31 @@ _MIN_ENTRIES = 2_000_000  # both directions of an edge count; METIS takes half a
 def order_in_parts(undirected: scipy.sparse.csr_array, owner: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """Return the nodes sorted by part, (N,), and inside each part by clusters, so that neighbours are near each other.
 
-    ``undirected`` is from :func:`dgl_gt.partition.graph.symmetrised`, and ``owner``, (N,), the part of each node. Clusters of
-    about 1,000 nodes lie in the order of clusters of clusters. Without the compiled extension, the order
-    inside parts is reverse Cuthill-McKee's.
+    ``undirected`` is from :func:`dgl_gt.partition.graph.symmetrised`, and ``owner``, (N,), the part of each node. The order
+    of a part depends on its own nodes and the edges between them alone.
     """
+    by_part = np.argsort(owner, kind="stable")
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(owner))])
+    orders = [by_part[:0]]
+    for begin, end in pairwise(ptr):
+        nodes = by_part[begin:end]
+        orders.append(nodes[order_of_part(undirected[nodes][:, nodes], seed=seed)])
+    return np.concatenate(orders)
+
+
+def order_of_part(undirected: scipy.sparse.csr_array, *, seed: int = 0) -> np.ndarray:
+    """Return the nodes of one part, (n,), in the order of clusters; ``undirected``, (n, n), holds the edges between them.
+
+    Clusters of about 1,000 nodes lie in the order of clusters of clusters. Without the compiled extension, the order is
+    reverse Cuthill-McKee's.
+    """
+    undirected.sort_indices()
+    if undirected.shape[0] <= 1:
+        return np.arange(undirected.shape[0])
     if not _are_available(undirected):
-        place = np.argsort(scipy.sparse.csgraph.reverse_cuthill_mckee(undirected, symmetric_mode=True))
-        return np.lexsort((place, owner))
-    level, weights, groups = _csr(undirected), np.ones(len(owner), np.int64), owner.astype(np.int32)
+        return np.asarray(scipy.sparse.csgraph.reverse_cuthill_mckee(undirected, symmetric_mode=True), np.int64)
+    level, weights = _csr(undirected), np.ones(undirected.shape[0], np.int64)
+    groups = np.zeros(len(weights), np.int32)
     levels, heaviest = [], CLUSTER_NODES
     while True:
         options = {"heaviest": heaviest, "sweeps": _SWEEPS, "seed": seed}
@@ -40,11 +59,11 @@ def order_in_parts(undirected: scipy.sparse.csr_array, owner: np.ndarray, *, see
         if count * _MIN_SHRINKAGE >= len(cluster):
             break
         level, weights = native.contract(*level, cluster), _sums(cluster, weights, count)
-        groups, heaviest = _first(cluster, groups, count), min(_GROWTH * heaviest, len(owner))
+        groups, heaviest = groups[:count], min(_GROWTH * heaviest, undirected.shape[0])
     place = np.arange(count)
     for cluster in reversed(levels[1:]):
         place = np.argsort(np.argsort(place[cluster], kind="stable"))
-    return np.lexsort((place[levels[0]], owner))
+    return np.argsort(place[levels[0]], kind="stable")
 
 
 def k_way(
@@ -84,17 +103,15 @@ def _are_available(undirected: scipy.sparse.csr_array) -> bool:
 
 
 def _csr(undirected: scipy.sparse.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """``indptr``, neighbours and edge weights as the compiled loops take them; all edges weigh one."""
-    return np.ascontiguousarray(undirected.indptr, np.int64), np.ascontiguousarray(undirected.indices, np.int32), None
+    """``indptr``, neighbours and edge weights as the compiled loops take them; None where all edges weigh one."""
+    weights = None if undirected.dtype == bool else np.ascontiguousarray(undirected.data, np.int64)
+    return (
+        np.ascontiguousarray(undirected.indptr, np.int64),
+        np.ascontiguousarray(undirected.indices, np.int32),
+        weights,
+    )
 
 
 def _sums(cluster: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
     """The weight of each cluster, int64; exact below 2**53."""
     return np.bincount(cluster, weights, count).astype(np.int64)
-
-
-def _first(cluster: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """A value for each cluster, of which all nodes have the same."""
-    found = np.empty(count, values.dtype)
-    found[cluster] = values
-    return found

@@ -166,7 +166,7 @@ def cut_nodes(graph: Graph, parts: int, options: EdgeCutOptions, progress: Calla
     balance = make_balance(graph, parts, *kept_even)
     undirected, mapping = symmetrised(graph), None
     if is_given:
-        owner = _checked_owner(options.owner, graph.num_nodes, parts)
+        owner = checked_owner(options.owner, graph.num_nodes, parts)
     elif parts == 1:
         owner = np.zeros(graph.num_nodes, np.int32)
     else:
@@ -201,7 +201,7 @@ def _check_bounds(graph: Graph, balance: Balance, owner: np.ndarray, *, is_given
         )
 
 
-def _checked_owner(owner, num_nodes: int, parts: int) -> np.ndarray:
+def checked_owner(owner, num_nodes: int, parts: int) -> np.ndarray:
     """The owners as int32; :class:`InputError` where they do not name a part for each node."""
     owner = as_array(owner, "owner")
     if owner.shape != (num_nodes,) or owner.dtype.kind not in "iu":

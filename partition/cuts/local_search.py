@@ -29,7 +29,7 @@ from .balance import Balance, with_default_bounds
 from .permutation import count_assignment
 
 _MAX_SWEEPS, _MIN_SWEEPS, _SWEPT_EDGES = 10, 4, 50_000_000  # more sweeps save about a percent of the halo rows
-_TEMPERATURE = 0.5  # halo rows
+TEMPERATURE = 0.5  # halo rows
 _TIGHTNESS = 0.8  # used when there are several bounds, because they conflict
 _PATIENCE, _MAX_OF_BEST = 2, 0.99  # the search ends after two rounds in a row that save less than 1 % of the step
 _SIMILAR_LINKS = 2.0  # if bandwidths differ by a smaller factor, prices save nothing over a search for few halo rows
@@ -50,15 +50,20 @@ def is_available(graph: Graph, parts: int) -> bool:
     )
 
 
+def sweeps_for(num_edges: int) -> int:
+    """How many sweeps a search of a graph makes."""
+    return min(_MAX_SWEEPS, max(_MIN_SWEEPS, _SWEPT_EDGES // max(num_edges, 1)))
+
+
 def refine(graph: Graph, owner: np.ndarray, balance: Balance, seed: int = 0, prices: np.ndarray | None = None) -> None:
     """Move nodes between parts; ``owner``, int32 (N,), is changed. Does nothing where the search is not available.
 
     With ``prices``, int64 (P, P), a halo row that part i holds and part j owns counts ``prices[i, j]`` instead of 1.
     """
     if is_available(graph, len(balance.shares)):
-        sweeps = min(_MAX_SWEEPS, max(_MIN_SWEEPS, _SWEPT_EDGES // max(graph.num_edges, 1)))
+        sweeps = sweeps_for(graph.num_edges)
         mean = 1 if prices is None or len(prices) == 1 else prices.sum() / (prices.size - len(prices))
-        problem, temperature = _problem(owner, balance), _TEMPERATURE * mean
+        problem, temperature = _problem(owner, balance), TEMPERATURE * mean
         native.refine(*_in_edges(graph), **problem, sweeps=sweeps, temperature=temperature, seed=seed, prices=prices)
 
 

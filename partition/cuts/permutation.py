@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -91,48 +92,82 @@ def count_edge_cut(
     Also returns the new ids of the halo rows of each part, hop by hop, ascending: P x depth arrays. Near edges
     and counts of hosts are made only if the parts and the rows within them have their final order (``is_ordered``).
     """
-    parts = len(shares)
     new_ids = np.empty_like(order)
     new_ids[order] = np.arange(len(order), dtype=order.dtype)
     slot = np.full(graph.num_nodes, -1, row_type(graph.num_nodes))  # row of each new id in the current part
-    edges, received = np.zeros((parts, depth), np.int64), np.zeros((parts, depth, parts), np.int64)
-    sent_edges = np.zeros((parts, depth), np.int64)
-    edges_from, near_edges, rings = np.zeros((parts, parts), np.int64), np.zeros(parts, np.int64), []
-    for part in range(parts):
-        begin, end = int(ptr[part]), int(ptr[part + 1])
-        edges[part], edges_from[part], halo = _count_part(graph, order, new_ids, slot, ptr, part, depth)
-        received[part] = [np.diff(np.searchsorted(ring, ptr)) for ring in halo]
-        for hop, ring in enumerate(halo[:-1], start=1):
-            copied = np.concatenate([[0], np.cumsum(_in_degrees(graph, order[ring]))])
-            sent_edges[:, hop] += np.diff(copied[np.searchsorted(ring, ptr)])
-        if is_ordered:
-            chunks = _sources(graph, order[begin:end])
-            near_edges[part] = sum(count_near(rows, slot[new_ids[sources]]) for rows, sources in chunks)
-        for ids in (slice(begin, end), *halo):
-            slot[ids] = -1
+    counts, rings = [], []
+    for part in range(len(shares)):
+        of_part, halo = count_part(graph, order, new_ids, slot, ptr, part, depth, is_ordered=is_ordered)
+        counts.append(of_part)
         rings.append(halo)
-    figures = Figures(
+    masked = count_masked(graph, order, ptr)
+    of_hosts = [halo[0] for halo in rings] if is_ordered else None
+    return edge_cut_figures(counts, of_hosts, ptr, shares, masked, columns_of(graph)), rings
+
+
+@dataclass(frozen=True)
+class PartCounts:
+    """What one part of an edge cut counts."""
+
+    edges: np.ndarray  # int64 (depth,): in-edges of the owned rows, then of the halo rows of each hop but the last
+    edges_from: np.ndarray  # int64 (P,): in-edges of the owned rows whose source another part owns, by that part
+    received: np.ndarray  # int64 (depth, P): halo rows by their owner
+    copied_edges: np.ndarray  # int64 (depth, P): in-edges of halo rows that the part holds, by their owner
+    near_edges: np.ndarray  # int64 (1,): 0 where the order of rows is not final
+
+
+def count_part(
+    graph: Graph, order, new_ids, slot, ptr, part: int, depth: int, *, is_ordered: bool = True
+) -> tuple[PartCounts, list[np.ndarray]]:
+    """Count one part of an edge cut, and return its rings: the new ids of its halo rows, hop by hop, ascending.
+
+    ``slot``, (N,), holds -1 everywhere, before and after.
+    """
+    begin, end = int(ptr[part]), int(ptr[part + 1])
+    edges, edges_from, halo = _count_edges(graph, order, new_ids, slot, ptr, part, depth)
+    received = np.stack([np.diff(np.searchsorted(ring, ptr)) for ring in halo])
+    copied_edges, near_edges = np.zeros_like(received), 0
+    for hop, ring in enumerate(halo[:-1], start=1):
+        copied = np.concatenate([[0], np.cumsum(_in_degrees(graph, order[ring]))])
+        copied_edges[hop] = np.diff(copied[np.searchsorted(ring, ptr)])
+    if is_ordered:
+        chunks = _sources(graph, order[begin:end])
+        near_edges = sum(count_near(rows, slot[new_ids[sources]]) for rows, sources in chunks)
+    for ids in (slice(begin, end), *halo):
+        slot[ids] = -1
+    return PartCounts(np.array(edges, np.int64), edges_from, received, copied_edges, np.array([near_edges])), halo
+
+
+def edge_cut_figures(
+    counts: list[PartCounts], halo: list[np.ndarray] | None, ptr: np.ndarray, shares: np.ndarray, masked, columns
+) -> Figures:
+    """The figures of an edge cut from the counts of its parts.
+
+    ``halo`` are the new ids of each part's first ring, ascending; None where the order of rows is not final.
+    """
+    parts = len(counts)
+    received, edges_from = (np.stack([getattr(each, name) for each in counts]) for name in ("received", "edges_from"))
+    return Figures(
         cut="edge",
         shares=np.asarray(shares, np.float64),
         owned=np.diff(ptr),
-        edges_by_hop=edges,
+        edges_by_hop=np.stack([each.edges for each in counts]),
         cut_edges=edges_from.sum(axis=1),
-        near_edges=near_edges if is_ordered else None,
+        near_edges=None if halo is None else np.concatenate([each.near_edges for each in counts]),
         copies_by_hop=received.sum(axis=2),
         sent_by_hop=received.sum(axis=0).T,
-        sent_edges_by_hop=sent_edges,
+        sent_edges_by_hop=np.sum([each.copied_edges for each in counts], axis=0).T,
         received_rows=received.sum(axis=1),
-        hosts=_count_hosts(ptr, [halo[0] for halo in rings], edges_from) if is_ordered else {},
+        hosts={} if halo is None else _count_hosts(ptr, halo, edges_from),
         returned=np.zeros(parts, np.int64),
         returns=np.zeros(parts, np.int64),
         returned_edges=np.zeros(parts, np.int64),
-        masked=count_masked(graph, order, ptr),
-        **columns_of(graph),
+        masked=masked,
+        **columns,
     )
-    return figures, rings
 
 
-def _count_part(graph: Graph, order, new_ids, slot, ptr, part: int, depth: int):
+def _count_edges(graph: Graph, order, new_ids, slot, ptr, part: int, depth: int):
     """Edges by hop, cut edges by the part of their source, (P,), and the rings of one part.
 
     ``slot`` gets the row of each node that the part holds.
@@ -220,7 +255,8 @@ def training_nodes(graph) -> np.ndarray | None:
     names = [name for name in graph.node_data if name.rpartition("/")[2] == "train_mask"]
     if not names:
         return None
-    masks = [on_all_nodes(graph, name, graph.node_data[name]).reshape(graph.num_nodes, -1) for name in names]
+    masks = [on_all_nodes(graph, name, graph.node_data[name]) for name in names]
+    masks = [each.reshape(len(each), math.prod(each.shape[1:])) for each in masks]
     return np.concatenate(masks, axis=1) if len({each.shape for each in masks}) > 1 else np.logical_or.reduce(masks)
 
 

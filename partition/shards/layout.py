@@ -72,7 +72,10 @@ class Layout:
 
     def part(self, index: int) -> Part:
         """The structure of one part."""
-        return _with_mirrors(self, index) if self.is_vertex_cut else _with_halo(self, index)
+        if self.is_vertex_cut:
+            return _with_mirrors(self, index)
+        order = self.cut.order, self._new_ids, self._slot
+        return part_with_halo(self.graph, *order, self.cut.ptr, index, self.rings[index])
 
     def wanted(self, rows: Iterable[np.ndarray], index: int) -> list[np.ndarray]:
         """From each part's ascending list of ids, return those that part ``index`` owns."""
@@ -111,14 +114,16 @@ def mapped_layout(graph: Graph, cut: EdgeCut | VertexCut, depth: int, costs: Cos
     return Layout(graph, cut.mapped(best_mapping(layout.figures, costs, profile)), depth)
 
 
-def _with_halo(layout: Layout, index: int) -> Part:
-    """A part of an edge cut: the in-edges of its owned rows, then those of each ring but the last."""
-    graph, cut, slot, rings = layout.graph, layout.cut, layout._slot, layout.rings[index]
-    owned = np.arange(cut.ptr[index], cut.ptr[index + 1])
+def part_with_halo(graph: Graph, order, new_ids, slot, ptr, index: int, rings: list[np.ndarray]) -> Part:
+    """A part of an edge cut: the in-edges of its owned rows, then those of each ring but the last.
+
+    ``slot``, (N,), holds -1 everywhere, before and after.
+    """
+    owned = np.arange(ptr[index], ptr[index + 1])
     held = np.concatenate([owned, *rings])
-    indptr, positions = in_edges(graph, cut.order[np.concatenate([owned, *rings[:-1]])])
+    indptr, positions = in_edges(graph, order[np.concatenate([owned, *rings[:-1]])])
     slot[held] = np.arange(len(held))
-    indices = slot[layout._new_ids[graph.indices[positions]]].astype(row_type(len(held)), copy=False)
+    indices = slot[new_ids[graph.indices[positions]]].astype(row_type(len(held)), copy=False)
     slot[held] = -1
     return Part(graph.edge_ids[positions], indptr, indices, rings)
 

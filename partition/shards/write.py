@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.sources.tables import write_id_map
 from dgl_gt.partition.system.mapped_arrays import take_rows
 
@@ -43,15 +45,10 @@ def write_shards(
     for index in range(cut.parts):
         if progress:
             progress(f"writing part {index + 1} of {cut.parts}")
-        written = _write_part(graph, folder, index, structure_arrays(layout, layout.part(index), index))
+        written = write_part(graph, folder, index, structure_arrays(layout, layout.part(index), index))
         files.update(written)
         part_bytes.append(sum(file["bytes"] for file in written.values()))
-    node_names = write_node_names(folder, graph.node_names)
-    if node_names:
-        files[NODE_NAMES] = file_entry(folder / NODE_NAMES)
-    if node_names and id_map:
-        write_id_map(folder / ID_MAP, graph.node_names)
-        files[ID_MAP] = file_entry(folder / ID_MAP)
+    node_names = add_node_names(folder, graph.node_names, files, id_map=id_map)
     links = _write_links(folder, graph, cut)
     if links:
         files[LINKS] = file_entry(folder / LINKS)
@@ -64,23 +61,28 @@ def described(
 ) -> dict:
     """What a manifest says of a graph and its cut."""
     graph, cut = layout.graph, layout.cut
+    made = {"seed": seed, "choice": choice, "method": method}
+    made["isolated_nodes"] = graph.count_isolated() if isolated_nodes is None else isolated_nodes
+    made["mapping"] = None if cut.mapping is None else asdict(cut.mapping)
+    return described_counts(graph, layout.figures, layout.quality, cut.ptr, part_bytes) | made
+
+
+def described_counts(
+    graph: Graph | COOGraph, figures: Figures, quality: dict, ptr: np.ndarray, part_bytes: list[int]
+) -> dict:
+    """The same without how the cut was made; of ``graph`` the data are described, and edges are not read."""
     return {
-        **manifest_counts(layout.figures, part_bytes),
-        "quality": layout.quality,
+        **manifest_counts(figures, part_bytes),
+        "quality": quality,
+        "ptr": ptr.tolist(),
         "source": graph.name,
         "left_out": list(graph.left_out),
         "notes": list(graph.notes),
-        "isolated_nodes": graph.count_isolated() if isolated_nodes is None else isolated_nodes,
         "class_names": None if graph.class_names is None else list(graph.class_names),
         "encodings": _encodings(graph),
         "transforms": graph.transforms,
-        "seed": seed,
-        "choice": choice,
-        "method": method,
-        "mapping": None if cut.mapping is None else asdict(cut.mapping),
         "node_data": _columns(graph.node_data),
         "edge_data": _columns(graph.edge_data),
-        "ptr": cut.ptr.tolist(),
     }
 
 
@@ -90,20 +92,41 @@ def structure_arrays(layout: Layout, part: Part, index: int) -> dict:
     begin, end = cut.ptr[index], cut.ptr[index + 1]
     wanted = [rows for hop in zip(*layout.rings) for rows in layout.wanted(hop, index)]
     received = [layout.by_owner(ring) for ring in layout.rings[index]]
-    arrays = {
-        "indptr": part.indptr,
-        "indices": part.indices,
-        "node_ids": np.concatenate([cut.order[begin:end], cut.order[part.copies]]).astype(np.int64),
-        "edge_ids": part.edge_ids.astype(np.int64),
-        "recv_ptr": np.concatenate([[0], np.cumsum(received)]).astype(np.int64),
-        "send_ptr": np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])]).astype(np.int64),
-        "send_rows": (np.concatenate(wanted) - begin).astype(np.int64),
-    }
+    node_ids = np.concatenate([cut.order[begin:end], cut.order[part.copies]])
+    arrays = arrays_of_part(part, node_ids, received, wanted, begin)
     if layout.is_vertex_cut:
         back = layout.wanted(layout.returning, index)
         pairs = [np.isin(rows, those, assume_unique=True) for rows, those in zip(wanted, back)]
         arrays["send_returns"] = np.concatenate(pairs)
     return arrays
+
+
+def arrays_of_part(part: Part, node_ids: np.ndarray, received: list, wanted: list[np.ndarray], begin: int) -> dict:
+    """The arrays that the structures of both cuts have.
+
+    ``node_ids`` are the user's ids of the held rows. ``received``, hop by hop, counts the copies by their owner;
+    ``wanted`` are the new ids, from ``begin`` on, of the owned rows that each part copies, hop by hop.
+    """
+    return {
+        "indptr": part.indptr,
+        "indices": part.indices,
+        "node_ids": node_ids.astype(np.int64),
+        "edge_ids": part.edge_ids.astype(np.int64),
+        "recv_ptr": np.concatenate([[0], np.cumsum(received)]).astype(np.int64),
+        "send_ptr": np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])]).astype(np.int64),
+        "send_rows": (np.concatenate(wanted) - begin).astype(np.int64),
+    }
+
+
+def add_node_names(folder: Path, names: np.ndarray | None, files: dict, *, id_map: bool) -> str | None:
+    """Write the user's ids of nodes, and add their files to the entries of a manifest; return what it says of them."""
+    kind = write_node_names(folder, names)
+    if kind:
+        files[NODE_NAMES] = file_entry(folder / NODE_NAMES)
+    if kind and id_map:
+        write_id_map(folder / ID_MAP, names)
+        files[ID_MAP] = file_entry(folder / ID_MAP)
+    return kind
 
 
 def write_node_names(folder: Path, names: np.ndarray | None) -> str | None:
@@ -129,7 +152,7 @@ def _write_links(folder: Path, graph: Graph, cut) -> dict | None:
     return {"pairs": counts, **flags, "relation": relation}
 
 
-def _write_part(graph: Graph, folder: Path, index: int, structure: dict) -> dict:
+def write_part(graph: Graph | COOGraph, folder: Path, index: int, structure: dict) -> dict:
     """Write a part's three files; return their manifest entries."""
     (folder / f"part{index}").mkdir()
     written = {}

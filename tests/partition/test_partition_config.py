@@ -17,7 +17,7 @@ from dgl_gt.partition.sources.options import SourceOptions
 @pytest.mark.parametrize(
     ("call", "config", "others"),
     [
-        (partition, PartitionConfig, {"source", "out", "force", "progress"}),
+        (partition, PartitionConfig, {"source", "out", "force", "progress", "engine", "worker_memory", "resume"}),
         (load_graph, SourceOptions, {"source"}),
         (make_edge_cut, EdgeCutOptions, {"graph", "parts", "progress"}),
     ],

@@ -41,7 +41,7 @@ _SIGNATURES = {  # in the order of the arguments in C
     "choose_masters": (_INT, _INT, _LONGS, _COPIES, _IDS_OUT),
     "list_by_node": (_INT, _LONGS, _IDS, _LONGS_OUT, _IDS_OUT, _IDS_OUT),
     "level_copies": (*_BY_NODE, _INT, _LONGS, _INT, _LONGS, _INT, _COUNTS_OUT, _IDS_OUT),
-    "refine": (*_SEARCHED, _INT, _TABLE, _INT, _FLOAT, _INT),
+    "refine": (*_SEARCHED, _INT, _INT, _TABLE, _INT, _FLOAT, _INT),
     "refine_multilevel": (*_SEARCHED, _LONGS, _INT),
     "find_clusters": (*_UNDIRECTED, _LONGS, _IDS, _INT, _INT, _INT, _IDS_OUT),
     "contract": (*_UNDIRECTED, _IDS, _INT, _LONGS_OUT, _IDS_OUT, _LONGS_OUT),
@@ -63,13 +63,15 @@ def refine(
     temperature: float,
     seed: int,
     prices=None,
+    movable: int | None = None,
 ) -> None:
     """Move nodes between parts for fewer halo rows and within the capacities; ``owner``, int32 (N,), is changed.
 
     ``weights`` (N, kinds) are the loads of nodes. ``floors`` and ``capacities`` (P, kinds) are the least load that a
     move for fewer halo rows leaves to a part, and the most that a part may have. ``temperature`` is that of the first
     sweep, in halo rows. Without sweeps, overloaded parts still give nodes away. ``prices[i, j]``, int64
-    (P, P), is the cost of a halo row that part i holds and part j owns; by default 1. The diagonal is not read.
+    (P, P), is the cost of a halo row that part i holds and part j owns; by default 1. The diagonal is not read. Only
+    the first ``movable`` nodes move, by default all.
     """
     arguments = _searched(indptr, sources, weights, floors, capacities, owner)
     if prices is None:
@@ -77,7 +79,8 @@ def refine(
     else:
         _check_shapes(prices=(prices, (len(capacities),) * 2))
         prices = prices * (1 - np.eye(len(capacities), dtype=np.int64))
-    _library().dgl_gt_refine(*arguments, prices.size, prices, sweeps, temperature, seed)
+    movable = len(owner) if movable is None else movable
+    _library().dgl_gt_refine(*arguments, movable, prices.size, prices, sweeps, temperature, seed)
 
 
 def refine_multilevel(indptr, sources, *, weights, floors, capacities, owner, groups, seed: int) -> None:

@@ -10,14 +10,15 @@ using namespace dgl_gt;
 //
 // indptr (N + 1,) and sources (E,) are the in-edges; weights (N, kinds), floors and capacities (parts, kinds);
 // pin_counts (N, parts) is scratch; the temperature is in halo rows. With num_prices, prices (parts, parts) holds
-// at [i, j] the cost of a halo row that part i holds and part j owns; prices then count in place of halo rows.
+// at [i, j] the cost of a halo row that part i holds and part j owns; prices then count in place of halo rows. Only the
+// first num_movable nodes move.
 EXPORT void dgl_gt_refine(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts,
                           int64_t kinds, const int64_t* weights, const int64_t* floors, const int64_t* capacities,
-                          int32_t* pin_counts, int32_t* owner, int64_t num_prices, const int64_t* prices,
-                          int64_t sweeps, double temperature, int64_t seed) {
+                          int32_t* pin_counts, int32_t* owner, int64_t num_movable, int64_t num_prices,
+                          const int64_t* prices, int64_t sweeps, double temperature, int64_t seed) {
     const Hypergraph graph = Hypergraph::of_graph(num_nodes, indptr, sources);
     Connectivity connectivity(graph, parts, pin_counts, owner, num_prices ? prices : nullptr);
     PartLoads loads(num_nodes, parts, kinds, weights, floors, capacities, owner);
     Xorshift64Star random{uint64_t(seed)};
-    Search(connectivity, loads, num_nodes, owner).run(sweeps, temperature, random);
+    Search(connectivity, loads, num_movable, owner).run(sweeps, temperature, random);
 }

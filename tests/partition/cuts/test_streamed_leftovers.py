@@ -47,10 +47,10 @@ def stopped(*_, **__):
 @pytest.mark.parametrize(
     ("module", "name", "how", "error"),
     [
-        (write, "_write_part", no_space, InputError),
+        (write, "write_part", no_space, InputError),
         (write, "save_file", no_space, InputError),
         (write, "write_manifest", no_space, InputError),
-        (write, "_write_part", stopped, KeyboardInterrupt),
+        (write, "write_part", stopped, KeyboardInterrupt),
         (streamed_cut_module, "_place", no_space, InputError),
         (streamed_cut_module.native, "place_by_hdrf", stopped, KeyboardInterrupt),
         (streamed_cut_module.StreamedCut, "part_edges", stopped, KeyboardInterrupt),
@@ -67,10 +67,10 @@ def test_nothing_is_left_after_a_failure(tmp_path, monkeypatch, module, name, ho
 
 
 def test_a_failure_in_a_later_part_leaves_what_force_was_to_replace(tmp_path, monkeypatch):
-    source, whole = saved(tmp_path, listing(1)), write._write_part
+    source, whole = saved(tmp_path, listing(1)), write.write_part
     first = partition(source, 2, tmp_path / "out", memory=1)
     full = lambda *arguments: whole(*arguments) if arguments[2] == 0 else no_space()
-    monkeypatch.setattr(write, "_write_part", full)
+    monkeypatch.setattr(write, "write_part", full)
     with pytest.raises(InputError, match="No space left on device.*free space"):
         partition(source, 3, tmp_path / "out", memory=1, force=True)
     assert sorted(os.listdir(tmp_path)) == ["g.npz", "out"]

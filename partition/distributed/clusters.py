@@ -1,0 +1,184 @@
+"""Clusters of bounded weight by label propagation over ranges of nodes, and the graph of these clusters.
+
+A label is the number of a node, so it has a range, too. In a round half of the nodes ask to join the cluster to which
+most of their edges go; the range of the cluster's label takes them in while there is room. Every node asks in every
+second round, so two neighbours do not change places for ever (Sanders and Seemaier, "Distributed deep multilevel graph
+partitioning", arXiv 2303.01417, split nodes for the same reason).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from .job import Job, mixed
+from .stages import Arrays, Stages, by_key, gather
+
+_CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
+_MOST_ROUNDS = 10
+
+
+def coarsen(run: Stages, job: Job, ends: int) -> int:
+    """Find clusters until their graph is small enough; return the number of rounds, n.
+
+    The stages ``cluster-n`` and ``coarse-n`` have the cluster of each node and the graph of the clusters. The more rounds,
+    the more the cut loses, so there are no more than it takes.
+    """
+    total = int(job.weights(np.array([job.num_edges / job.num_nodes]))[0]) * job.num_nodes
+    heaviest, rounds = max(1, total // (_CLUSTERS_PER_PART * job.parts)), 0
+    run.map("labels-0", partial(_labels, job, number=0), job.ranges)
+    while ends > job.sizes.coarse_ends and rounds < _MOST_ROUNDS:
+        if rounds:
+            run.drop(f"cluster-{rounds}", f"coarse-{rounds}")
+        for _ in range(2):  # every node asks once
+            _round(run, job, rounds, heaviest)
+            rounds += 1
+        ends = _contract(run, job, rounds)
+    if not rounds:
+        _contract(run, job, 0)
+    run.drop(f"labels-{rounds}", f"weights-{rounds}")
+    return rounds
+
+
+def _round(run: Stages, job: Job, number: int, heaviest: int) -> None:
+    run.map(f"weights-{number}", partial(_weights, job, number=number), job.ranges)
+    run.map(f"moves-{number}", partial(_ask, job, number=number, heaviest=heaviest), job.ranges)
+    run.map(f"joins-{number}", partial(_answer, job, number=number, heaviest=heaviest), job.ranges)
+    run.map(f"labels-{number + 1}", partial(_labels, job, number=number + 1), job.ranges)
+    run.drop(*(f"{stage}-{number}" for stage in ("labels", "weights", "moves", "joins")))
+
+
+def _labels(job: Job, index: int, number: int) -> Arrays:
+    """The label of each node of a range, and the weight that this range adds to each label."""
+    nodes, (indptr,) = job.nodes(index), job.folder.load(f"ranges-sorted/{index}", "indptr")
+    label = nodes
+    if number:
+        (label,) = job.folder.load(f"labels-{number - 1}/{index}", "label")
+        node, joined = gather(job.folder, f"joins-{number - 1}", range(job.ranges), "to", index, "node", "label")
+        label[node - nodes[0]] = joined
+    labels, place = np.unique(label, return_inverse=True)
+    sums = np.bincount(place, job.weights(np.diff(indptr)), len(labels)).astype(np.int64)
+    return {"label": label, **by_key("of", job.range_of(labels), job.ranges, label=labels, weight=sums)}
+
+
+def _weights(job: Job, index: int, number: int) -> Arrays:
+    """The weight of each label of a range."""
+    nodes = job.nodes(index)
+    label, weight = gather(job.folder, f"labels-{number}", range(job.ranges), "of", index, "label", "weight")
+    return {"weight": np.bincount(label - nodes[0], weight, len(nodes)).astype(np.int64)}
+
+
+def _ask(job: Job, index: int, number: int, heaviest: int) -> Arrays:
+    """The clusters that half of the nodes of a range ask to join."""
+    nodes, names = job.nodes(index), ("ptr", "neighbours", "others", "indptr")
+    ptr, neighbours, others, indptr = job.folder.load(f"ranges-sorted/{index}", *names)
+    (label,) = job.folder.load(f"labels-{number}/{index}", "label")
+    turn, half = divmod(number, 2)
+    asks = (mixed(nodes, job.seed + turn) & np.uint64(1)) == half
+    row = np.repeat(np.arange(len(nodes)), np.diff(ptr))
+    row, neighbours = row[asks[row]], neighbours[asks[row]]
+    labels, code = np.unique(job.lookup(f"labels-{number}", "label", others), return_inverse=True)
+    pairs, affinity = np.unique(row * len(labels) + code[neighbours], return_counts=True)
+    row, code = pairs // max(len(labels), 1), pairs % max(len(labels), 1)
+    own_weight, own = job.weights(np.diff(indptr)), np.zeros(len(nodes), np.int64)
+    is_own = labels[code] == label[row]
+    own[row[is_own]] = affinity[is_own]
+    room = heaviest - job.lookup(f"weights-{number}", "weight", labels)
+    joins = ~is_own & (affinity > own[row]) & (room[code] >= own_weight[row])
+    row, to, affinity = row[joins], labels[code[joins]], affinity[joins]
+    order = np.lexsort((mixed(to.astype(np.int64) * 31 + row, job.seed + number), affinity, row))
+    row, to = row[order], to[order]
+    is_last = np.ones(len(row), bool)
+    is_last[:-1] = row[1:] != row[:-1]
+    row, to = row[is_last], to[is_last]
+    return by_key("to", job.range_of(to), job.ranges, node=nodes[row], label=to, weight=own_weight[row])
+
+
+def _answer(job: Job, index: int, number: int, heaviest: int) -> Arrays:
+    """Which nodes may join the clusters of a range: as many as there is room for, in an order by lot."""
+    nodes, (weight,) = job.nodes(index), job.folder.load(f"weights-{number}/{index}", "weight")
+    asked = gather(job.folder, f"moves-{number}", range(job.ranges), "to", index, "node", "label", "weight")
+    order = np.lexsort((mixed(asked[0], job.seed + number), asked[1]))
+    node, label, added = (each[order] for each in asked)
+    total, first = np.cumsum(added), np.append(True, label[1:] != label[:-1])[: len(label)]
+    before = (total - added)[first][np.cumsum(first) - 1]
+    takes = weight[label - nodes[0]] + total - before <= heaviest
+    node, label = node[takes], label[takes]
+    return by_key("to", job.range_of(node), job.ranges, node=node, label=label)
+
+
+# ---- the graph of clusters
+
+
+def _contract(run: Stages, job: Job, number: int) -> int:
+    """Number the clusters and add up the edges between them; return how many ends of edges their graph has."""
+    run.map(f"weights-{number}", partial(_weights, job, number=number), job.ranges)
+    run.map(f"used-{number}", partial(_used, job, number=number), job.ranges)
+    (ptr,) = run.reduce(f"clusters-{number}", partial(_cluster_ptr, job, number=number), "ptr")
+    run.map(f"cluster-{number}", partial(_cluster, job, number=number, ptr=ptr), job.ranges)
+    run.map(f"pieces-{number}", partial(_coarse_pieces, job, number=number, clusters=int(ptr[-1])), job.ranges)
+    run.map(f"coarse-{number}", partial(_coarse, job, number=number, clusters=int(ptr[-1])), job.ranges)
+    run.drop(f"pieces-{number}", f"used-{number}")
+    (ends,) = run.reduce(f"coarse-ends-{number}", partial(_coarse_ends, job, number=number), "ends")
+    return int(ends[0])
+
+
+def _used(job: Job, index: int, number: int) -> Arrays:
+    """The number of each label of a range that nodes have, counted from 0."""
+    (weight,) = job.folder.load(f"weights-{number}/{index}", "weight")
+    return {"number": np.cumsum(weight > 0) - 1, "count": np.array([np.count_nonzero(weight)])}
+
+
+def _cluster_ptr(job: Job, _item: int, number: int) -> Arrays:
+    """Where the clusters of each range begin, and their number."""
+    counts = [int(job.folder.load(f"used-{number}/{index}", "count")[0][0]) for index in range(job.ranges)]
+    return {"ptr": np.concatenate([[0], np.cumsum(counts)])}
+
+
+def _cluster(job: Job, index: int, number: int, ptr: np.ndarray) -> Arrays:
+    """The cluster of each node of a range."""
+    (label,) = job.folder.load(f"labels-{number}/{index}", "label")
+    labels, place = np.unique(label, return_inverse=True)
+    cluster = job.lookup(f"used-{number}", "number", labels) + ptr[job.range_of(labels)]
+    return {"cluster": cluster.astype(job.node_type)[place]}
+
+
+def _coarse_pieces(job: Job, index: int, number: int, clusters: int) -> Arrays:
+    """The edges between clusters that a range adds, and the weights of clusters, by slices of all clusters."""
+    names = ("ptr", "neighbours", "others", "indptr")
+    ptr, neighbours, others, indptr = job.folder.load(f"ranges-sorted/{index}", *names)
+    (cluster,) = job.folder.load(f"cluster-{number}/{index}", "cluster")
+    begin = np.repeat(cluster, np.diff(ptr)).astype(np.int64)
+    pairs = begin * clusters + job.lookup(f"cluster-{number}", "cluster", others)[neighbours]
+    pairs, weight = np.unique(pairs[pairs // clusters != pairs % clusters], return_counts=True)
+    some, place = np.unique(cluster, return_inverse=True)
+    loads = np.bincount(place, job.weights(np.diff(indptr)), len(some)).astype(np.int64)
+    return {
+        **by_key("edge", _slice_of(pairs // clusters, clusters, job), job.ranges, pair=pairs, weight=weight),
+        **by_key("load", _slice_of(some, clusters, job), job.ranges, cluster=some, load=loads),
+    }
+
+
+def _coarse(job: Job, index: int, number: int, clusters: int) -> Arrays:
+    """The rows of a slice of all clusters: neighbours, weights of edges, and the load of each cluster."""
+    pair, weight = gather(job.folder, f"pieces-{number}", range(job.ranges), "edge", index, "pair", "weight")
+    cluster, load = gather(job.folder, f"pieces-{number}", range(job.ranges), "load", index, "cluster", "load")
+    pairs, place = np.unique(pair, return_inverse=True)
+    begin, end = (-(-clusters * each // job.ranges) for each in (index, index + 1))
+    return {
+        "degree": np.bincount(pairs // clusters - begin, minlength=end - begin),
+        "neighbour": (pairs % clusters).astype(job.node_type),
+        "weight": np.bincount(place, weight, len(pairs)).astype(np.int64),
+        "load": np.bincount(cluster - begin, load, end - begin).astype(np.int64),
+    }
+
+
+def _coarse_ends(job: Job, _item: int, number: int) -> Arrays:
+    degrees = [job.folder.load(f"coarse-{number}/{index}", "degree")[0] for index in range(job.ranges)]
+    return {"ends": np.array([sum(int(each.sum()) for each in degrees)])}
+
+
+def _slice_of(cluster: np.ndarray, clusters: int, job: Job) -> np.ndarray:
+    """The slice of all clusters that has each: slice i begins at i C / R, rounded up."""
+    return cluster.astype(np.int64) * job.ranges // clusters

@@ -1,0 +1,154 @@
+"""The cut: METIS on the graph of clusters, and then the local search, by groups of parts.
+
+A move from one part to another changes halo rows of these two alone. So tasks that hold all in-edges of disjoint groups
+of parts search at the same time, and each counts exactly what the search of the whole graph would: no move has to be
+taken back, and no bound is exceeded. Round after round, every two parts are in one group once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import scipy  # imports its parts at their first use
+
+from dgl_gt.partition.cuts import native
+from dgl_gt.partition.cuts.balance import Balance, fill_empty_parts
+from dgl_gt.partition.cuts.clusters import k_way
+from dgl_gt.partition.cuts.local_search import TEMPERATURE, sweeps_for
+from dgl_gt.partition.cuts.permutation import row_type
+
+from .edges import edge_ids
+from .job import Job, Sizes, places, unique
+from .stages import Arrays, Stages, by_key, gather
+
+_STEP_BOUND = 1.03
+_INDEX = ("node", "degree")
+_EDGES = ("src", "ids")
+
+
+def cut_coarse(job: Job, _item: int, rounds: int, attempts: int) -> Arrays:
+    """The part of each cluster in the best of several cuts of the graph of clusters, and what bounds parts."""
+    names = ("degree", "neighbour", "weight", "load")
+    pieces = [job.folder.load(f"coarse-{rounds}/{index}", *names) for index in range(job.ranges)]
+    degree, neighbour, weight, load = (np.concatenate(each) for each in zip(*pieces))
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    undirected = scipy.sparse.csr_array((weight, neighbour, indptr), shape=(len(load), len(load)))
+    bounds = {"kinds": ("step",), "bounds": np.array([_STEP_BOUND]), "is_strict": False}
+    balance = Balance(weights=load[:, None], shares=job.shares, step=load, **bounds)
+    best, least = np.zeros(len(load), np.int32), np.inf
+    for attempt in range(attempts if job.parts > 1 else 0):
+        owner = k_way(undirected, job.parts, load, shares=job.shares, seed=job.seed + attempt)
+        fill_empty_parts(owner, job.parts)
+        row = np.repeat(owner, degree)
+        cut = float(weight[row != owner[neighbour]].sum())
+        if cut < least:
+            best, least = owner, cut
+    return {"owner": best, "capacities": balance.capacities(), "floors": balance.floors()}
+
+
+def project(job: Job, index: int, rounds: int) -> Arrays:
+    """The nodes of a range and their in-edges, by part."""
+    if "owner" in job.arrays:
+        owner = job.arrays["owner"].open()[slice(*job.range_ptr[index : index + 2])].astype(np.int32)
+    else:
+        (of_cluster,) = job.folder.load("coarse-cut/0", "owner")
+        owner = of_cluster[job.folder.load(f"cluster-{rounds}/{index}", "cluster")[0]]
+    indptr, src = job.folder.load(f"ranges-sorted/{index}", "indptr", "src")
+    return by_part(owner, job.parts, job.nodes(index), np.diff(indptr), src, edge_ids(job, index))
+
+
+def by_part(owner, parts: int, node, degree, src, ids) -> Arrays:
+    """Nodes with their in-edges, by part; in each part in the order given."""
+    found = by_key("node", owner, parts, node=node, degree=degree)
+    return found | by_key("edge", np.repeat(owner, degree), parts, src=src, ids=ids)
+
+
+def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]]:
+    """Search in rounds of groups; return for each part in which files its nodes and edges are, and under which key."""
+    run.map("cells-0", partial(project, job, rounds=clustered), job.ranges)
+    where = [("cells-0", range(job.ranges), part) for part in range(job.parts)]
+    per_group = group_size(job.parts, job.num_edges, job.sizes)
+    searched = job.parts > 1 and "owner" not in job.arrays
+    for number, groups in enumerate(rounds(job.parts, per_group) if searched else [], start=1):
+        stage = f"cells-{number}"
+        run.map(stage, partial(_search, job, number=number, groups=groups, where=where), len(groups))
+        run.drop(f"cells-{number - 1}")
+        for item, group in enumerate(groups):
+            for place, part in enumerate(group):
+                where[part] = stage, range(item, item + 1), place
+    return where
+
+
+def group_size(parts: int, num_edges: int, sizes: Sizes) -> int:
+    """How many parts one task searches, at most."""
+    return max(2, min(parts, sizes.group_edges * parts // max(num_edges, 1)))
+
+
+def rounds(parts: int, per_group: int) -> list[list[list[int]]]:
+    """Rounds of disjoint groups of at most ``per_group`` parts, in which every two parts are together in some round."""
+    size = max(1, per_group // 2)
+    if parts <= 2 * size:
+        return [[[*range(parts)]]]
+    blocks = [each.tolist() for each in np.array_split(np.arange(parts), -(-parts // size))]
+    blocks += [[]] * (len(blocks) % 2)
+    found = []
+    for _ in range(len(blocks) - 1):  # a tournament: the first stays, and the others go round
+        half = len(blocks) // 2
+        found.append([one + other for one, other in zip(blocks[:half], blocks[: half - 1 : -1])])
+        blocks = [blocks[0], blocks[-1], *blocks[1:-1]]
+    return found
+
+
+def part_cells(job: Job, where: tuple[str, range, int]) -> list[np.ndarray]:
+    """The nodes of a part, ascending, their in-degrees, and the sources and ids of their in-edges."""
+    stage, items, key = where
+    return [
+        *gather(job.folder, stage, items, "node", key, *_INDEX),
+        *gather(job.folder, stage, items, "edge", key, *_EDGES),
+    ]
+
+
+def _search(job: Job, index: int, number: int, groups: list[list[int]], where: list) -> Arrays:
+    """Move nodes between the parts of a group."""
+    group = groups[index]
+    cells = [part_cells(job, where[part]) for part in group]
+    owner = np.repeat(np.arange(len(group), dtype=np.int32), [len(each[0]) for each in cells])
+    node, degree, src, ids = (np.concatenate(each) for each in zip(*cells))
+    del cells
+    if len(group) > 1 and native.is_available():
+        capacities, floors = job.folder.load("coarse-cut/0", "capacities", "floors")
+        _move(job, node, degree, src, owner, capacities[group], floors[group], job.seed + number)
+    order = np.argsort(node)
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    taken = np.repeat(indptr[order] - np.concatenate([[0], np.cumsum(degree[order])])[:-1], degree[order])
+    taken += np.arange(len(src))
+    return by_part(owner[order], len(group), node[order], degree[order], src[taken], ids[taken])
+
+
+def _move(job: Job, node, degree, src, owner, capacities, floors, seed: int) -> None:
+    """The search of a group; sources in other parts stay where they are, all in one part that has no room."""
+    order = np.argsort(node)
+    place = places(node[order], src, job.num_nodes)
+    is_outside = place < 0
+    outside = unique(src[is_outside])
+    local = order.astype(row_type(len(node) + len(outside)))[place]
+    local[is_outside] = len(node) + places(outside, src[is_outside], job.num_nodes)
+    del place, is_outside
+    indptr = np.concatenate([[0], np.cumsum(degree), np.full(len(outside), len(src))]).astype(np.int64)
+    weights = np.append(job.weights(degree), np.zeros(len(outside), np.int64))[:, None]
+    everyone = np.append(owner, np.full(len(outside), len(capacities), np.int32))
+    none = np.zeros((1, 1), np.int64)
+    native.refine(
+        indptr,
+        local,
+        weights=weights,
+        floors=np.concatenate([floors, none]),
+        capacities=np.concatenate([capacities, none]),
+        owner=everyone,
+        sweeps=sweeps_for(job.num_edges),
+        temperature=TEMPERATURE,
+        seed=seed,
+        movable=len(node),
+    )
+    owner[:] = everyone[: len(node)]

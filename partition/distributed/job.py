@@ -1,0 +1,136 @@
+"""What every task of a run is told: the source, the ranges of nodes, and where files are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dgl_gt.partition.cuts.balance import weights_by_degree
+from dgl_gt.partition.cuts.permutation import row_type
+from dgl_gt.partition.figures.costs import Costs
+from dgl_gt.partition.sources.coo import COOGraph
+
+from .files import ArrayFile, Folder
+
+BASE_BYTES = 200 << 20  # of a process without a task
+EDGE_BYTES = 96  # that a task takes for each edge, at most, in the stages that hold most of them
+
+_DENSE = 4
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How a run is divided; this, the seed and the source decide what is written, and the number of workers does not."""
+
+    chunk_edges: int  # listed edges that a task reads
+    range_ends: int  # ends of edges at the nodes of a range
+    coarse_ends: int  # the same of the graph that METIS sees
+    group_edges: int  # in-edges of the parts that one task refines
+
+    @classmethod
+    def within(cls, memory_bytes: int) -> Sizes:
+        """Sizes whose tasks take about this much memory each."""
+        ends = max(1, (memory_bytes - BASE_BYTES) // EDGE_BYTES)
+        return cls(min(1 << 22, ends // 4), min(1 << 23, ends // 2), ends // 2, ends)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every task is told."""
+
+    folder: Folder
+    coo: COOGraph  # without arrays, which are in ``arrays``
+    arrays: dict[str, ArrayFile]
+    parts: int
+    seed: int
+    costs: Costs
+    shares: np.ndarray
+    sizes: Sizes
+    range_ptr: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))  # the nodes where ranges begin, and N
+    num_edges: int = 0
+    listed_edges: int = 0  # the same without those that are added
+    undirected: bool = False
+    self_loops: bool = False
+
+    @property
+    def ranges(self) -> int:
+        """The number of ranges."""
+        return len(self.range_ptr) - 1
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        assert self.coo.num_nodes is not None
+        return self.coo.num_nodes
+
+    @property
+    def node_type(self) -> type:
+        """The integer type of nodes."""
+        return row_type(self.num_nodes)
+
+    @property
+    def edge_type(self) -> type:
+        """The integer type of edges, also of those that are added."""
+        return row_type(2 * self.num_edges + self.num_nodes)
+
+    def nodes(self, index: int) -> np.ndarray:
+        """The nodes of a range."""
+        return np.arange(*self.range_ptr[index : index + 2], dtype=self.node_type)
+
+    def range_of(self, nodes: np.ndarray) -> np.ndarray:
+        """The range of each node."""
+        return np.searchsorted(self.range_ptr, nodes, "right") - 1
+
+    def graph(self) -> COOGraph:
+        """The source, whose arrays are mapped into memory."""
+        opened = {name: each.open() for name, each in self.arrays.items()}
+        data: dict[str, dict[str, np.ndarray]] = {"node": {}, "edge": {}}
+        for name, array in opened.items():
+            kind, slash, column = name.partition("/")
+            if slash:
+                data[kind][column] = array
+        return replace(self.coo, src=opened["src"], dst=opened["dst"], node_data=data["node"], edge_data=data["edge"])
+
+    def weights(self, in_degrees: np.ndarray) -> np.ndarray:
+        """What nodes add to the time that their rank computes, int64."""
+        return weights_by_degree(in_degrees, self.num_edges / self.num_nodes, self.costs)
+
+    def lookup(self, stage: str, name: str, nodes: np.ndarray) -> np.ndarray:
+        """The values of ascending nodes, of which ``stage`` has a file for each range; one file is read at a time."""
+        ends = np.searchsorted(nodes, self.range_ptr)
+        found = []
+        for index in np.flatnonzero(np.diff(ends)).tolist():
+            (values,) = self.folder.load(f"{stage}/{index}", name)
+            found.append(values[nodes[ends[index] : ends[index + 1]] - self.range_ptr[index]])
+        return np.concatenate(found) if found else np.zeros(0, self.node_type)
+
+
+def unique(values: np.ndarray) -> np.ndarray:
+    """The different values, ascending; numpy's own function has become slow for many of them."""
+    values = np.sort(values)
+    is_first = np.ones(len(values), bool)
+    is_first[1:] = values[1:] != values[:-1]
+    return values[is_first]
+
+
+def places(nodes: np.ndarray, values: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Where each value is among ascending nodes, and -1 where it is not; int32 if that holds it."""
+    dtype = row_type(len(nodes))
+    if num_nodes <= _DENSE * len(values):  # one table of all nodes, if it is no larger than the values
+        table = np.full(num_nodes, -1, dtype)
+        table[nodes] = np.arange(len(nodes))
+        return table[values]
+    if not len(nodes):
+        return np.full(len(values), -1, dtype)
+    found = np.searchsorted(nodes, values).clip(max=len(nodes) - 1)
+    return np.where(nodes[found] == values, found, -1).astype(dtype)
+
+
+def mixed(values: np.ndarray, salt: int) -> np.ndarray:
+    """Numbers that look random, uint64, one for each value: the same on every machine (SplitMix64's finaliser)."""
+    with np.errstate(over="ignore"):
+        x = values.astype(np.uint64) + np.uint64(salt % 2**32 + 1) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))

@@ -1,0 +1,173 @@
+"""From an assignment to shards: the order of rows, the new ids, the halos, and the files of each part.
+
+Every task holds one part. The arrays and their bytes are those of :mod:`dgl_gt.partition.shards`, which is given the
+small graph of the rows that a part holds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import fields, replace
+from functools import partial
+from secrets import token_hex
+
+import numpy as np
+
+from dgl_gt.partition.cuts.clusters import order_of_part
+from dgl_gt.partition.cuts.permutation import (
+    PartCounts,
+    columns_of,
+    count_masked,
+    count_part,
+    edge_cut_figures,
+    row_type,
+    training_nodes,
+)
+from dgl_gt.partition.figures.figures import Figures, edge_cut_quality
+from dgl_gt.partition.graph import Graph, symmetrised
+from dgl_gt.partition.shards.layout import part_with_halo
+from dgl_gt.partition.shards.write import arrays_of_part, write_part
+from dgl_gt.partition.sources.coo import COOGraph
+from dgl_gt.partition.system.mapped_arrays import take_rows
+
+from .cut import part_cells
+from .job import Job, places, unique
+from .stages import Arrays, Stages, by_key, gather
+
+_COUNTS = tuple(each.name for each in fields(PartCounts))
+PARTS = "parts"  # folder of the finished parts
+
+
+def write_parts(run: Stages, job: Job, where: list) -> tuple[Figures, dict, np.ndarray, list]:
+    """Write all parts into the work directory; return figures, quality, slice pointers and the entries of files."""
+    run.map("order", partial(_order, job, where=where), job.parts)
+    sizes = [len(job.folder.load(f"order/{part}", "nodes")[0]) for part in range(job.parts)]
+    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    run.map("new-ids", partial(_new_ids, job, ptr=ptr), job.ranges)
+    run.map("rows", partial(_rows, job, where=where, ptr=ptr), job.parts)
+    run.map("write", partial(_write, job, ptr=ptr), job.parts)
+    return _described(job, ptr)
+
+
+def _order(job: Job, part: int, where: list) -> Arrays:
+    """The nodes of a part in their final order, and the row of each node, by range."""
+    node, degree, src, _ = part_cells(job, where[part])
+    place = places(node, src, job.num_nodes)
+    inside = place >= 0
+    row = np.repeat(np.arange(len(node)), degree)[inside]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(node)))]).astype(np.int64)
+    own = Graph(indptr, place[inside], np.zeros(0, np.int32))
+    nodes = node[order_of_part(symmetrised(own), seed=job.seed)] if len(node) else node
+    rows: np.ndarray = np.arange(len(nodes), dtype=job.node_type)
+    return {"nodes": nodes} | by_key("at", job.range_of(nodes), job.ranges, node=nodes, row=rows)
+
+
+def _new_ids(job: Job, index: int, ptr: np.ndarray) -> Arrays:
+    """The new id of each node of a range."""
+    new = np.empty_like(nodes := job.nodes(index))
+    for part, begin in enumerate(ptr[:-1]):
+        node, row = gather(job.folder, "order", range(part, part + 1), "at", index, "node", "row")
+        new[node - nodes[0]] = row + begin
+    return {"new": new}
+
+
+def _rows(job: Job, part: int, where: list, ptr: np.ndarray) -> Arrays:
+    """The graph of the rows that a part holds, in the order of new ids, and what the part counts."""
+    node, degree, src, ids = part_cells(job, where[part])
+    (nodes,) = job.folder.load(f"order/{part}", "nodes")
+    by_row = np.searchsorted(node, nodes)
+    first = np.concatenate([[0], np.cumsum(degree)])[:-1][by_row]
+    degree = degree[by_row]
+    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
+    taken = np.repeat(first - indptr[:-1], degree) + np.arange(len(src))
+    sources = unique(src)
+    place = places(sources, src[taken], job.num_nodes)
+    new = job.lookup("new-ids", "new", sources)
+    begin, end = ptr[part : part + 2].tolist()
+    is_copy = (new < begin) | (new >= end)
+    by_new = np.argsort(new[is_copy])
+    held = np.union1d(np.arange(begin, end, dtype=new.dtype), new)
+    user_ids = np.empty_like(held)
+    user_ids[np.searchsorted(held, new)] = sources
+    user_ids[np.searchsorted(held, begin) : np.searchsorted(held, begin) + len(nodes)] = nodes
+    before = np.searchsorted(held, begin)
+    rows = np.concatenate([np.zeros(before), indptr, np.full(len(held) - before - len(nodes), len(src))])
+    found = {
+        "indptr": rows.astype(np.int64),
+        "indices": np.searchsorted(held, new)[place].astype(row_type(len(held))),
+        "edge_ids": ids[taken],
+        "user_ids": user_ids,
+        "ring": new[is_copy][by_new],
+    }
+    local = Graph(found["indptr"], found["indices"], found["edge_ids"])
+    counts, _ = count_part(local, *_as_numbered(local), np.searchsorted(held, ptr), part, 1)
+    return found | {"ptr": np.searchsorted(held, ptr)} | {name: getattr(counts, name) for name in _COUNTS}
+
+
+def _as_numbered(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Order, new ids and scratch of a graph whose nodes are in the order of new ids."""
+    same: np.ndarray = np.arange(graph.num_nodes, dtype=graph.indices.dtype)
+    return same, same, np.full(graph.num_nodes, -1, row_type(graph.num_nodes))
+
+
+def _write(job: Job, part: int, ptr: np.ndarray) -> Arrays:
+    """Write the files of a part."""
+    names = ("indptr", "indices", "edge_ids", "user_ids", "ring", "received", "ptr")
+    *arrays, user_ids, ring, received, local_ptr = job.folder.load(f"rows/{part}", *names)
+    begin, end = ptr[part : part + 2].tolist()
+    local = Graph(*arrays)
+    same, new_ids, slot = _as_numbered(local)
+    own = same[slice(*local_ptr[part : part + 2])]
+    copies = np.delete(same, own)
+    laid_out = part_with_halo(local, same, new_ids, slot, local_ptr, part, [copies])
+    wanted = []
+    for other in range(job.parts):
+        (theirs,) = job.folder.load(f"rows/{other}", "ring")
+        wanted.append(theirs[np.searchsorted(theirs, begin) : np.searchsorted(theirs, end)])
+    node_ids = np.concatenate([user_ids[own], user_ids[copies]])
+    structure = arrays_of_part(laid_out, node_ids, [*received], wanted, begin)
+    coo = job.graph()
+    if coo.listed_once:
+        (vars(coo)["loops"],) = job.folder.load("ranges/0", "loops")  # which it would read all edges for
+    entries = _write_in_one_step(job, coo, part, structure)
+    owned = node_ids[: end - begin]
+    mask = {name: take_rows(value, owned) for name, value in coo.node_data.items() if value.dtype == bool}
+    of_part = replace(coo, num_nodes=len(owned), node_data=mask)
+    masked = count_masked(of_part, np.arange(len(owned)), np.array([0, len(owned)]))
+    train = training_nodes(of_part)
+    said = {
+        "entries": entries,
+        "masked": {name: int(each[0]) for name, each in masked.items()},
+        "train": None if train is None else train.sum(axis=0).tolist(),
+    }
+    return {"said": np.frombuffer(json.dumps(said).encode(), np.uint8)}
+
+
+def _write_in_one_step(job: Job, coo: COOGraph, part: int, structure: dict) -> dict:
+    """Write a part's folder under another name, and give it its own when it is complete."""
+    place = job.folder.place(f"{PARTS}/part{part}")
+    temporary = place.with_name(f".{place.name}.{token_hex(4)}")
+    temporary.mkdir(parents=True)
+    try:
+        entries = write_part(coo, temporary, part, structure)
+        if not place.is_dir():  # another worker, which seemed to be dead, may have written the same
+            (temporary / place.name).rename(place)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return entries
+
+
+def _described(job: Job, ptr: np.ndarray) -> tuple[Figures, dict, np.ndarray, list]:
+    """Figures, quality, slice pointers and the entries of files, from what the parts have counted."""
+    coo = job.graph()
+    loaded = [job.folder.load(f"rows/{part}", "ring", *_COUNTS) for part in range(job.parts)]
+    counts, rings = [PartCounts(*each[1:]) for each in loaded], [each[0] for each in loaded]
+    said = [json.loads(job.folder.load(f"write/{part}", "said")[0].tobytes()) for part in range(job.parts)]
+    masked = {name: np.array([each["masked"][name] for each in said], np.int64) for name in said[0]["masked"]}
+    figures = edge_cut_figures(counts, rings, ptr, job.shares, masked, columns_of(coo))
+    train = None if said[0]["train"] is None else np.array([each["train"] for each in said])
+    copies = figures.copies_by_hop.sum(axis=1)
+    of_cut = (figures.owned, copies, figures.edges, figures.cut_edges)
+    quality = edge_cut_quality(*of_cut, shares=figures.shares, train=train)
+    return figures, quality, ptr, [each["entries"] for each in said]

@@ -1,0 +1,266 @@
+"""From a source to shards over many workers: the stages, one after the other, and what may be asked of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import reprlib
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dgl_gt.partition.cuts.balance import shares
+from dgl_gt.partition.cuts.edge_cut import checked_owner
+from dgl_gt.partition.cuts.permutation import check_parts
+from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.graph import Graph, check_data, checked_num_nodes
+from dgl_gt.partition.shards.layout import check_memory
+from dgl_gt.partition.shards.manifest import SHARDS, write_manifest
+from dgl_gt.partition.shards.write import add_node_names, described_counts
+from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
+from dgl_gt.partition.system.atomic_write import new_directory
+from dgl_gt.partition.system.output_checks import check_target
+from dgl_gt.partition.system.units import format_bytes
+
+from .clusters import coarsen
+from .cut import cut_coarse, refine
+from .edges import DEGREE, bucket_chunk, choose_ranges, chunks, count_chunk, encode_degrees, number_added, sort_range
+from .engine import MEMORY_BYTES, version
+from .files import Folder, array_file
+from .job import BASE_BYTES, EDGE_BYTES, Job, Sizes
+from .parts import PARTS, write_parts
+from .stages import Engine, Stages
+
+_REFUSED = (  # options that change the graph or the cut in ways that no task knows
+    *("cut", "halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
+    *("reverse_kind", "self_loop_fill", "random_features", "expander", "virtual_nodes"),
+    *("link_split", "like", "assignment_only"),
+)
+_UNEVEN = 1.5  # of the largest part over an even share
+_PLAN = "plan.json"
+_OPTIONS = ("parts", "seed", "attempts", "target_weights", "costs", "encode", "undirected", "self_loops")  # of a plan
+
+
+def check_options(config) -> None:
+    """Raise :class:`InputError` for an option that the distributed cut does not have."""
+    defaults = {each.name: each.default for each in fields(config)}
+    for name in _REFUSED:
+        value = getattr(config, name)
+        if value not in (defaults[name], None) and (name, value) != ("cut", "edge"):
+            raise InputError(
+                f"{name} (--{name.replace('_', '-')}) is {reprlib.repr(value)}, which an engine (--engine) does not have yet; "
+                "leave it out, or partition in one process"
+            )
+    other = [each.name for each in config.encodings if each.name != "degree"]
+    if other:
+        raise InputError(
+            f"encode (--encode) names {other[0]}, which needs the whole graph, and an engine (--engine) computes degree alone; leave "
+            "it out, or partition in one process"
+        )
+
+
+def partition_on(
+    engine: Engine,
+    opened: Graph | COOGraph,
+    config,
+    out,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    progress=lambda stage: None,
+    id_map: bool = False,
+    sizes: Sizes | None = None,
+    memory_bytes: int | None = None,
+) -> dict:
+    """Partition an opened source by the tasks of an engine; arguments as for :func:`dgl_gt.partition.partition`."""
+    memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
+    sizes = Sizes.within(memory_bytes) if sizes is None else sizes
+    coo = _checked(opened, config)
+    check_parts(coo.num_nodes, config.parts)
+    check_worker_memory(coo, config.parts, memory_bytes)
+    target = check_target(out, SHARDS, force=force)
+    folder = Folder(str(target.parent / f".{target.name}.work"))
+    with _removed_unless_begun(folder):
+        job = _prepared(folder, coo, config, sizes, resume)
+        engine.check(folder.path, memory_bytes)
+    run = Stages(engine, folder, progress)
+    job = _ranges(run, job, config.encodings)
+    where = _cut(run, job, config)
+    figures, quality, ptr, entries = write_parts(run, job, where)
+    check_memory(figures, config.costs, config.rank_memory, is_only=True)
+    with new_directory(out, SHARDS, force=force) as new:
+        for part in range(job.parts):
+            shutil.copytree(folder.place(f"{PARTS}/part{part}"), new / f"part{part}", copy_function=_link)
+        files = {name: entry for of_part in entries for name, entry in of_part.items()}
+        part_bytes = [sum(entry["bytes"] for entry in of_part.values()) for of_part in entries]
+        made = {
+            "seed": config.seed,
+            "choice": None,
+            "method": "metis",
+            "isolated_nodes": _isolated(job),
+            "mapping": None,
+        }
+        described = described_counts(job.graph(), figures, quality, ptr, part_bytes) | made
+        names = add_node_names(new, coo.node_names, files, id_map=id_map)
+        manifest = write_manifest(new, {**described, "node_names": names, "links": None, "files": files})
+    shutil.rmtree(folder.path, ignore_errors=True)
+    return manifest
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file a second name, or copy it where the file system has no such thing; a run that dies now can go on."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def check_worker_memory(coo: COOGraph, parts: int, memory_bytes: int) -> None:
+    """Raise :class:`InputError` where two parts do not fit into the memory of a task."""
+    row_bytes = sum(each.itemsize * int(np.prod(each.shape[1:])) for each in coo.node_data.values())
+    edge_bytes = sum(each.itemsize * int(np.prod(each.shape[1:])) for each in coo.edge_data.values())
+    assert coo.num_nodes is not None
+    edges = coo.num_edges / parts
+    searched = 2 * edges * EDGE_BYTES
+    written = edges * (EDGE_BYTES + edge_bytes) + 2 * coo.num_nodes / parts * (2 * row_bytes + EDGE_BYTES)
+    needed = BASE_BYTES + int(_UNEVEN * max(searched, written))
+    if needed > memory_bytes:
+        raise InputError(
+            f"worker_memory (--worker-memory) is {format_bytes(memory_bytes)}, and tasks on {parts} parts of {coo.name} need about "
+            f"{needed >> 20}MiB: give that much, or make more parts"
+        )
+
+
+@contextmanager
+def _removed_unless_begun(folder: Folder) -> Iterator[None]:
+    """Leave no work directory where a run is refused before its first stage."""
+    is_new = not os.path.isdir(folder.path)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def _checked(opened: Graph | COOGraph, config) -> COOGraph:
+    """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
+    if opened.schema is not None or opened.link_split is not None:
+        what = "node types" if opened.schema is not None else "links that are split off"
+        raise InputError(
+            f"{opened.name} has {what}, which an engine (--engine) does not take yet; partition it in one process"
+        )
+    if opened.edge_data and (config.undirected or config.self_loops):
+        raise InputError(
+            f"{opened.name} has edge data {', '.join(opened.edge_data)}, which edges that are added would need, and an engine "
+            "(--engine) does not add them yet; leave undirected (--undirected) and self_loops (--self-loops) out"
+        )
+    if isinstance(opened, Graph):
+        kept = (
+            "num_nodes",
+            "node_data",
+            "edge_data",
+            "name",
+            "left_out",
+            "notes",
+            "node_names",
+            "class_names",
+            "encodings",
+        )
+        opened = COOGraph(
+            *opened.edges(), **{name: getattr(opened, name) for name in (*kept, "transforms", "node_type")}
+        )
+    low, high = opened.id_range
+    coo = replace(opened, num_nodes=checked_num_nodes(opened.num_nodes, low, high, opened.name))
+    coo = replace(coo, node_data=standard_by_type(coo.node_data, coo), edge_data=standard_by_type(coo.edge_data, coo))
+    check_data(replace(coo, listed_once=False))  # edge data have a row for each listed edge
+    return coo
+
+
+def _prepared(folder: Folder, coo: COOGraph, config, sizes: Sizes, resume: bool) -> Job:
+    """The job, with arrays that workers can map, in a work directory that is new, or that of the run to go on with."""
+    place = Path(folder.path)
+    if not resume:
+        shutil.rmtree(place, ignore_errors=True)
+    arrays = {"src": coo.src, "dst": coo.dst}
+    arrays |= {
+        f"{kind}/{name}": each for kind in ("node", "edge") for name, each in getattr(coo, f"{kind}_data").items()
+    }
+    if config.owner is not None:
+        arrays["owner"] = checked_owner(config.owner, coo.num_nodes, config.parts)
+    place.mkdir(parents=True, exist_ok=True)
+    described = {name: array_file(each, place / "source" / f"{i}.npy") for i, (name, each) in enumerate(arrays.items())}
+    plan = {
+        "version": version(),
+        "options": {name: repr(getattr(config, name)) for name in _OPTIONS},
+        "sizes": asdict(sizes),
+        "nodes": coo.num_nodes,
+        "arrays": {name: _identity(each, place) for name, each in described.items()},
+    }
+    _check_plan(place / _PLAN, json.loads(json.dumps(plan)))
+    none = np.zeros(0, np.int32)
+    bare = replace(coo, src=none, dst=none, node_data={}, edge_data={}, node_names=None, split_ids={})
+    of_parts = shares(config.parts, config.target_weights)
+    added = {"undirected": config.undirected, "self_loops": config.self_loops}
+    return Job(folder, bare, described, config.parts, config.seed, config.costs, of_parts, sizes, **added)
+
+
+def _identity(file, place: Path) -> list:
+    """What tells whether an array is still the same: its file's size and time, or the checksum of a copy."""
+    if Path(file.path).is_relative_to(place):
+        content = file.open()
+        return [file.dtype, [*file.shape], zlib.crc32(np.ascontiguousarray(content))]
+    return [file.dtype, [*file.shape], file.path, file.offset, file.bytes, file.modified_ns]
+
+
+def _check_plan(path: Path, plan: dict) -> None:
+    """Write the plan of a new run; of one that goes on, raise :class:`InputError` where it is another's."""
+    if not path.exists():
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps(plan))
+        temporary.replace(path)
+        return
+    before = json.loads(path.read_text())
+    differ = [name for name in plan if plan[name] != before.get(name)]
+    if differ:
+        what = {"arrays": "the source has", "nodes": "the source has"}.get(differ[0], f"{differ[0]} have")
+        raise InputError(f"{what} changed since the run in {path.parent} began; start again without resume (--resume)")
+
+
+def _ranges(run: Stages, job: Job, encodings) -> Job:
+    """Sort the edges into ranges of nodes, and compute encodings."""
+    run.map("count", partial(count_chunk, job), chunks(job))
+    ptr, num_edges = run.reduce("ranges", partial(choose_ranges, job), "ptr", "num_edges")
+    job = replace(job, range_ptr=ptr, num_edges=int(num_edges[0]), listed_edges=int(num_edges[0]))
+    run.map("edges", partial(bucket_chunk, job), chunks(job))
+    run.map("ranges-sorted", partial(sort_range, job), job.ranges)
+    (num_edges,) = run.reduce("added", partial(number_added, job), "num_edges")
+    run.drop("count", "edges")
+    job = replace(job, num_edges=int(num_edges[0]))
+    if not encodings:
+        return job
+    run.map("degree", partial(encode_degrees, job), 1)
+    path = job.folder.place(DEGREE)
+    arrays = job.arrays | {"node/degree": array_file(np.load(path, mmap_mode="r"), path)}
+    return replace(job, arrays=arrays, coo=replace(job.coo, encodings={**job.coo.encodings, "degree": {"columns": 2}}))
+
+
+def _cut(run: Stages, job: Job, config) -> list:
+    """Cut the graph; return where the nodes and edges of each part are."""
+    clustered = 0
+    if config.owner is None:
+        ends = sum(len(job.folder.load(f"ranges-sorted/{index}", "neighbours")[0]) for index in range(job.ranges))
+        clustered = coarsen(run, job, ends)
+        run.map("coarse-cut", partial(cut_coarse, job, rounds=clustered, attempts=config.attempts), 1)
+        run.drop(f"coarse-{clustered}")
+    return refine(run, job, clustered)
+
+
+def _isolated(job: Job) -> int:
+    return sum(int(job.folder.load(f"ranges-sorted/{index}", "isolated")[0][0]) for index in range(job.ranges))

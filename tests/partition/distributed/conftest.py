@@ -1,0 +1,10 @@
+import pytest
+
+from dgl_gt.partition.distributed.job import Sizes
+
+
+@pytest.fixture
+def small_tasks(monkeypatch):
+    """Divide small graphs among many tasks, and cluster them before METIS."""
+    sizes = Sizes(chunk_edges=300, range_ends=600, coarse_ends=100, group_edges=10)
+    monkeypatch.setattr(Sizes, "within", classmethod(lambda cls, memory_bytes: sizes))

@@ -1,0 +1,181 @@
+"""Dask as the engine: any number of workers, workers and schedulers that die, and what is refused before the first task."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from distributed_cases import Counting, files_of, save_graph
+from free_port import free_port
+
+from dgl_gt.cli.main import main
+from dgl_gt.partition import DaskEngine, InputError, partition
+from dgl_gt.partition.distributed import engine as engines
+from dgl_gt.partition.distributed.engine import connected, local
+
+pytest.importorskip("distributed")
+MEMORY = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with local(2, MEMORY) as running:
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path):
+    return save_graph(tmp_path / "graph.npz")
+
+
+@pytest.fixture
+def expected(tmp_path, path, small_tasks):
+    partition(path, 4, tmp_path / "expected", engine=Counting())
+    return files_of(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_workers_gives_the_same_shards(tmp_path, engine, path, expected, workers):
+    engine.client.cluster.scale(workers)
+    engine.client.wait_for_workers(workers)
+    partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY)
+    assert files_of(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_that_is_killed_costs_a_task(tmp_path, path, expected, seed):
+    seen = []
+
+    def kill(stage):
+        seen.append(stage)
+        if len(seen) in (5 + 8 * seed, 25 + seed):
+            os.kill(min(engine.client.run(os.getpid).values()), signal.SIGKILL)
+
+    with local(2, MEMORY) as engine:  # of its own: Dask does not always start a killed worker again
+        partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY, progress=kill)
+    assert len(seen) > 30
+    assert files_of(tmp_path / "out") == expected
+
+
+def test_an_error_of_the_input_comes_back_from_a_worker(tmp_path, engine, path, expected, everything_mapped):
+    changed = []
+
+    def change(stage):
+        if stage == "edges" and not changed:
+            changed.append(os.utime(path, ns=(1, 1)))
+
+    with pytest.raises(InputError, match=r"graph\.npz has changed"):
+        partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY, progress=change)
+    assert not (tmp_path / "out").exists()
+
+
+def scheduler(port, tmp_path):
+    """Start a scheduler and a worker; return the processes."""
+    # nothing may wait on the network but on the loopback
+    options = ["--host", "127.0.0.1", "--no-dashboard"]
+    started = [[*options, "--port", str(port)], [f"tcp://127.0.0.1:{port}", *options, "--nworkers", "1"]]
+    started[1] += ["--nthreads", "1", "--local-directory", str(tmp_path / "worker"), "--memory-limit", "1GiB"]
+    commands = [
+        [sys.executable, "-m", "distributed.cli.dask_scheduler"],
+        [sys.executable, "-m", "distributed.cli.dask_worker"],
+    ]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return [subprocess.Popen([*command, *more], **quiet) for command, more in zip(commands, started)]
+
+
+def test_a_scheduler_that_dies_and_a_run_that_goes_on(tmp_path, path, expected):
+    arguments = {"parts": 4, "out": tmp_path / "out", "worker_memory": MEMORY}
+    for resume in (False, True):
+        port, killed = free_port(), []
+        processes = scheduler(port, tmp_path)
+
+        def kill(stage, first=processes[0], resume=resume, killed=killed):
+            if stage == "coarse-cut" and not resume and not killed:
+                killed.append(first.kill())
+
+        try:
+            with connected(f"tcp://127.0.0.1:{port}") as running:
+                if resume:
+                    partition(path, engine=running, progress=kill, resume=True, **arguments)
+                else:
+                    with pytest.raises(InputError, match="resume"):
+                        partition(path, engine=running, progress=kill, **arguments)
+                    assert not (tmp_path / "out").exists()
+        finally:
+            for process in processes:
+                process.terminate()
+                process.wait()
+    assert files_of(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "named"),
+    [
+        ("tcp://127.0.0.1:9", "127.0.0.1:9"),
+        ("127.0.0.1:8786", "127.0.0.1:8786"),
+        ("http://127.0.0.1:8786", "http"),
+        ("tcp://10.0.0.1:8786", "insecure"),
+        ("tcp://example.org:8786", "insecure"),
+        ("tls://127.0.0.1:9", "tls://127.0.0.1:9"),
+    ],
+)
+def test_schedulers_that_are_not_there_or_not_safe(tmp_path, path, capfd, monkeypatch, address, named):
+    monkeypatch.setattr(engines, "_WAIT_S", 1)
+    arguments = [str(path), "--parts", "2", "--out", str(tmp_path / "out"), "--engine", "dask", "--scheduler", address]
+    assert main(["partition", *arguments]) == 2
+    said = capfd.readouterr().err
+    assert named in said and "Traceback" not in said
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--scheduler", "tcp://127.0.0.1:1"], "--scheduler"),
+        (["--workers", "2"], "--workers"),
+        (["--worker-memory", "2GiB"], "--worker-memory"),
+        (["--resume"], "--resume"),
+        (["--engine", "dask"], "--scheduler"),
+        (["--engine", "dask", "--scheduler", "tcp://127.0.0.1:1", "--workers", "2"], "--workers"),
+        (["--engine", "local", "--insecure"], "--insecure"),
+        (["--engine", "local", "--workers", "0"], "workers"),
+    ],
+)
+def test_options_that_do_not_fit_together(tmp_path, path, capfd, more, named):
+    assert main(["partition", str(path), "--parts", "2", "--out", str(tmp_path / "out"), *more]) == 2
+    assert named in capfd.readouterr().err
+
+
+def test_workers_of_another_version(tmp_path, engine, path, monkeypatch):
+    monkeypatch.setattr(engines, "version", lambda: "0.0.1")
+    with pytest.raises(InputError, match=r"0\.0\.1"):
+        partition(path, 2, tmp_path / "out", engine=engine, worker_memory=MEMORY)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
+
+
+def test_workers_with_less_memory_than_a_task_takes(tmp_path, engine, path):
+    with pytest.raises(InputError, match=r"1024MiB"):
+        partition(path, 2, tmp_path / "out", engine=engine, worker_memory=2 * MEMORY)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
+
+
+def test_the_command_with_workers_of_its_own(tmp_path, path, capfd):
+    arguments = [str(path), "--parts", "2", "--out", str(tmp_path / "out")]
+    assert main(["partition", *arguments, "--engine", "local", "--workers", "1", "--worker-memory", "1GiB"]) == 0
+    assert "edge cut" in capfd.readouterr().out
+    assert (tmp_path / "out" / "manifest.json").is_file()
+
+
+def test_a_dry_run_starts_nothing(tmp_path, path, capfd):
+    arguments = [str(path), "--parts", "2", "--engine", "local", "--workers", "9", "--dry-run", "--json"]
+    assert main(["partition", *arguments]) == 0
+    stages = json.loads(capfd.readouterr().out)
+    assert len(stages) == 5 and all(each["seconds"] >= 0 and each["tasks"] >= 1 for each in stages.values())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
+
+
+def test_what_is_no_client():
+    with pytest.raises(InputError, match="Client"):
+        DaskEngine("tcp://127.0.0.1:8786")
