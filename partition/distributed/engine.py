@@ -19,7 +19,6 @@ from dgl_gt.partition.shards.manifest import FORMAT_VERSION
 from dgl_gt.partition.system.units import format_bytes
 
 MEMORY_BYTES = 4 << 30  # of a task, by default
-_RETRIES = 5
 _WAIT_S = 30
 _INSTALL = "pip install 'dgl-gt[dask]'"
 _RESUME = "run the same command with resume (--resume) to go on"
@@ -87,7 +86,7 @@ class DaskEngine:
 
         name = token_hex(4)  # a repeated stage is not answered from the scheduler's memory
         keys = [f"{stage}-{item}-{name}" for item in items]
-        futures = self.client.map(task, items, key=keys, pure=False, retries=_RETRIES) if items else []
+        futures = self.client.map(task, items, key=keys, pure=False) if items else []
         try:
             for future in as_completed(futures, loop=self.client.loop):
                 yield future.result()
