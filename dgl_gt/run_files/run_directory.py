@@ -62,7 +62,7 @@ class RunDirectory:
         """
         if self.is_ours:
             for name, content in files.items():
-                with new_file(self.out / name, force=True) as file:
+                with new_file(self.out / name, force=True, keep=not CHECKPOINT.fullmatch(name)) as file:
                     file.write(content)
             return
         with new_directory(self.out, MODEL, force=self._force) as folder:
@@ -128,7 +128,7 @@ class MetricsLog:
                     break
                 kept.append(line + "\n")
         self._content = "".join(kept).encode()
-        with suppress(InputError), new_file(self._path, force=True) as file:
+        with suppress(InputError), new_file(self._path, force=True, keep=False) as file:
             file.write(self._content)
 
     def add(self, numbers: EpochNumbers, is_there: bool, is_due: bool = False) -> None:
@@ -176,7 +176,7 @@ class MetricsLog:
 
     def _put(self, url: Url, content: bytes) -> None:
         self._next_put_s = time.monotonic() + _PUT_PAUSE_S
-        with new_file(url, force=True) as file:
+        with new_file(url, force=True, keep=False) as file:  # it is written again
             file.write(content)
         self._is_put = True
 

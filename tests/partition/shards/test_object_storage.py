@@ -11,7 +11,8 @@ import pytest
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition, read_manifest
 from dgl_gt.partition.shards.files import ShardReader, files_of, read_node_names, verify
-from dgl_gt.partition.shards.manifest import is_shards
+from dgl_gt.partition.shards.manifest import SHARDS, is_shards
+from dgl_gt.partition.system.atomic_write import new_directory, new_file
 from dgl_gt.partition.system.storage import UNFINISHED, cached, get, located, names_at, put
 
 GRAPH = "sample:communities?nodes=120&features=4"
@@ -120,6 +121,28 @@ def test_an_upload_that_fails_half_way_leaves_nothing_there_and_the_files_here(b
     assert system.find(address) == []
     (kept,) = Path(os.environ["DGL_GT_CACHE"], "outgoing").iterdir()
     verify(kept, read_manifest(kept))
+
+
+def test_what_was_made_stays_here_where_credentials_expire_during_the_work(bucket):
+    """Shards and a file: nothing can be listed or written any more; all that was made is whole, and the message names it."""
+    address, _, store = bucket
+    outgoing = Path(os.environ["DGL_GT_CACHE"], "outgoing")
+    with pytest.raises(InputError, match="PermissionError") as error:
+        with new_directory(f"{address}/a", SHARDS) as folder:
+            (folder / "manifest.json").write_bytes(b"{}")
+            store.is_forbidden = lambda *_: True
+    (kept,) = outgoing.iterdir()
+    assert str(kept) in str(error.value) and (kept / "manifest.json").read_bytes() == b"{}"
+    shutil.rmtree(kept)
+    for keep in (True, False):
+        with pytest.raises(InputError, match="PermissionError") as error:
+            with new_file(f"{address}/p.npz", keep=keep) as file:
+                file.write(b"numbers")
+        kept = [*outgoing.iterdir()]
+        assert [each.read_bytes() for each in kept] == [b"numbers"] * keep
+        for each in kept:
+            assert str(each) in str(error.value) and each.suffix == ".npz"
+            each.unlink()
 
 
 def test_a_server_that_is_down_ends_with_words(bucket, monkeypatch, capfd):
