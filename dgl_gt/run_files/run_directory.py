@@ -86,12 +86,11 @@ class RunDirectory:
 
     def write_checkpoint(self, epoch: int, content: bytes) -> Path | Url:
         """Write the checkpoint after ``epoch`` epochs, and then remove all but the last two."""
-        for name in (
-            () if isinstance(self.out, Url) else os.listdir(self.out)
-        ):  # of a process that was killed while it wrote
-            if found := re.match(rf"\.({CHECKPOINT.pattern})\.", name):
-                for old in leftovers(self.out, found[1], FILE):
-                    old.unlink(missing_ok=True)
+        if not isinstance(self.out, Url):
+            for name in os.listdir(self.out):  # of a process that was killed while it wrote
+                if found := re.match(rf"\.({CHECKPOINT.pattern})\.", name):
+                    for old in leftovers(self.out, found[1], FILE):
+                        old.unlink(missing_ok=True)
         path = self.out / f"checkpoint-{epoch:06d}.safetensors"
         self.write({path.name: content})
         for old in checkpoints_in(self.out)[_KEPT:]:
@@ -140,7 +139,7 @@ class MetricsLog:
         if not is_there:
             return
         try:
-            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten), is_due)
+            self._append(self._unwritten_lines(), is_due)
             written, self._unwritten = self._unwritten, []
             self._add_scalars(written)
         except (OSError, InputError) as error:
@@ -148,6 +147,9 @@ class MetricsLog:
                 self._has_warned = True
                 why = error if isinstance(error, InputError) else f"cannot write {self._path}: {error.strerror}"
                 print(f"dgl-gt: warning: {why}", file=sys.stderr)
+
+    def _unwritten_lines(self) -> str:
+        return "".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten)
 
     def _append(self, lines: str, is_due: bool) -> None:
         """Append whole lines, or nothing."""
@@ -184,7 +186,7 @@ class MetricsLog:
         """Write what a URL lacks, and what TensorBoard's writer still holds."""
         if isinstance(self._path, Url) and not self._is_put:
             with suppress(InputError):
-                self._put(self._path, self._content)
+                self._put(self._path, self._content + self._unwritten_lines().encode())
         if self._scalars:
             with suppress(OSError):
                 self._scalars.close()

@@ -100,8 +100,9 @@ class Url(str):
         return io.BytesIO(self.read_bytes())
 
     def iterdir(self) -> Iterator[Url]:
-        """Yield all files below, also those of inner folders; none where nothing is there."""
-        return (self / name for name in names_at(self))
+        """Yield the files and folders in a folder, but not what is in these; none where nothing is there."""
+        names = (name.partition("/")[0] for name in names_at(self))
+        return (self / name for name in dict.fromkeys(names) if name)
 
     def unlink(self, missing_ok: bool = False) -> None:
         with access(self, "remove") as (system, path):
