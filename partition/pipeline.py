@@ -28,7 +28,7 @@ from dgl_gt.partition.system.memory import (
     return_freed_memory,
 )
 from dgl_gt.partition.system.output_checks import check_target
-from dgl_gt.partition.system.storage import is_url
+from dgl_gt.partition.system.storage import Url, located
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 from dgl_gt.partition.transforms.link_split import split_links
@@ -255,7 +255,7 @@ def _on_engine(engine, source, config: PartitionConfig, out, force, resume, prog
     """Partition by tasks on many workers."""
     check_options(config)
     check_flags(resume=resume)
-    if is_url(out):
+    if isinstance(located(out), Url):
         raise InputError(
             f"out is {out}, and an engine (--engine) writes to a folder that all workers see; give one, and copy it"
         )

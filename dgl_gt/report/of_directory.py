@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.report.write import make_report, write_report
 from dgl_gt.partition.shards.manifest import is_shards
-from dgl_gt.partition.system.storage import Url, is_url, located
+from dgl_gt.partition.system.storage import Url, located
 
 from .run_report import is_run, make_run_report, write_run_report
 
@@ -85,11 +85,9 @@ def kind_of(directory) -> Kind:
         return Kind(make_report, write_report)
     if is_run(directory):
         return Kind(make_run_report, write_run_report)
-    problem = (
-        "holds neither shards nor a run of training"
-        if is_url(directory) or os.path.isdir(directory)
-        else "is not a directory"
-    )
+    place = located(directory)
+    is_there = isinstance(place, Url) or os.path.isdir(place)
+    problem = "holds neither shards nor a run of training" if is_there else "is not a directory"
     raise InputError(
         f"{directory} {problem}; name a directory that `dgl-gt partition --out` or `dgl-gt train --out` wrote"
     )

@@ -49,7 +49,7 @@ def write_run_report(directory, out, *, force: bool = False) -> dict:
         A file of the run is damaged; or ``out`` does not end in .html, is in the directory of the run, exists or cannot
         be written.
     """
-    page, of_run = located(out), Path(os.path.realpath(directory))
+    page, of_run = located(out), Path(os.path.realpath(located(directory)))
     for path in (page, page.with_suffix(".json")):
         if of_run in Path(os.path.realpath(path)).parents:
             raise InputError(

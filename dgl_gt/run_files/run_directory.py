@@ -62,7 +62,7 @@ class RunDirectory:
         """
         if self.is_ours:
             for name, content in files.items():
-                with new_file(self.out / name, force=True) as file:
+                with new_file(self.out / name, force=True, keep=not CHECKPOINT.fullmatch(name)) as file:
                     file.write(content)
             return
         with new_directory(self.out, MODEL, force=self._force) as folder:
@@ -86,12 +86,11 @@ class RunDirectory:
 
     def write_checkpoint(self, epoch: int, content: bytes) -> Path | Url:
         """Write the checkpoint after ``epoch`` epochs, and then remove all but the last two."""
-        for name in (
-            () if isinstance(self.out, Url) else os.listdir(self.out)
-        ):  # of a process that was killed while it wrote
-            if found := re.match(rf"\.({CHECKPOINT.pattern})\.", name):
-                for old in leftovers(self.out, found[1], FILE):
-                    old.unlink(missing_ok=True)
+        if not isinstance(self.out, Url):
+            for name in os.listdir(self.out):  # of a process that was killed while it wrote
+                if found := re.match(rf"\.({CHECKPOINT.pattern})\.", name):
+                    for old in leftovers(self.out, found[1], FILE):
+                        old.unlink(missing_ok=True)
         path = self.out / f"checkpoint-{epoch:06d}.safetensors"
         self.write({path.name: content})
         for old in checkpoints_in(self.out)[_KEPT:]:
@@ -128,7 +127,7 @@ class MetricsLog:
                     break
                 kept.append(line + "\n")
         self._content = "".join(kept).encode()
-        with suppress(InputError), new_file(self._path, force=True) as file:
+        with suppress(InputError), new_file(self._path, force=True, keep=False) as file:
             file.write(self._content)
 
     def add(self, numbers: EpochNumbers, is_there: bool, is_due: bool = False) -> None:
@@ -140,7 +139,7 @@ class MetricsLog:
         if not is_there:
             return
         try:
-            self._append("".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten), is_due)
+            self._append(self._unwritten_lines(), is_due)
             written, self._unwritten = self._unwritten, []
             self._add_scalars(written)
         except (OSError, InputError) as error:
@@ -148,6 +147,9 @@ class MetricsLog:
                 self._has_warned = True
                 why = error if isinstance(error, InputError) else f"cannot write {self._path}: {error.strerror}"
                 print(f"dgl-gt: warning: {why}", file=sys.stderr)
+
+    def _unwritten_lines(self) -> str:
+        return "".join(json.dumps(each, allow_nan=False) + "\n" for each in self._unwritten)
 
     def _append(self, lines: str, is_due: bool) -> None:
         """Append whole lines, or nothing."""
@@ -176,7 +178,7 @@ class MetricsLog:
 
     def _put(self, url: Url, content: bytes) -> None:
         self._next_put_s = time.monotonic() + _PUT_PAUSE_S
-        with new_file(url, force=True) as file:
+        with new_file(url, force=True, keep=False) as file:  # it is written again
             file.write(content)
         self._is_put = True
 
@@ -184,7 +186,7 @@ class MetricsLog:
         """Write what a URL lacks, and what TensorBoard's writer still holds."""
         if isinstance(self._path, Url) and not self._is_put:
             with suppress(InputError):
-                self._put(self._path, self._content)
+                self._put(self._path, self._content + self._unwritten_lines().encode())
         if self._scalars:
             with suppress(OSError):
                 self._scalars.close()

@@ -37,7 +37,10 @@ SHARDS = Kind(
 
 def is_shards(source) -> bool:
     """Whether a source is a shard directory, or a URL of one."""
-    return isinstance(source, (str, os.PathLike)) and is_file(located(source) / MANIFEST)
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    place = located(source, is_source=True)
+    return not (isinstance(place, Url) and "?" in place) and is_file(place / MANIFEST)
 
 
 def write_manifest(directory: Path, contents: dict) -> dict:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError, LeftOutWarning, SourceWarning, first_line, printable
 from dgl_gt.partition.graph import Graph, named_arrays
-from dgl_gt.partition.system.storage import Url, get, is_url
+from dgl_gt.partition.system.storage import Url, get, located
 from dgl_gt.partition.system.user_files import check_fits_memory, regular_file
 from dgl_gt.partition.transforms.added_edges import check_fill, with_added_edges
 from dgl_gt.partition.transforms.node_split import SPLIT_IDS
@@ -293,14 +293,14 @@ def _read_columns(path, options: SourceOptions) -> NodeColumns:
             f"node data is {path!r}; it must be a .npz, .npy, .csv, .tsv or .txt file (the last three also with .gz), a list "
             "of files, or a dict of arrays"
         )
-    if is_url(path):
+    if isinstance(place := located(path), Url):
         with tempfile.TemporaryDirectory(prefix="dgl-gt-") as folder:
-            copy = Path(folder) / Url(path).name
-            get(Url(path), copy)
+            copy = Path(folder) / place.name
+            get(place, copy)
             try:
                 return _read_columns(copy, options)
             except InputError as error:
-                raise InputError(str(error).replace(str(copy), path)) from error
+                raise InputError(str(error).replace(str(copy), place)) from error
     path = regular_file(path)
     if kind == ".npz":
         return read_npz_node_data(path, options.keys)

@@ -14,7 +14,7 @@ import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph
-from dgl_gt.partition.system.storage import is_url
+from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.user_files import regular_file
 
 from . import sample
@@ -100,14 +100,15 @@ def _open_named(source: str, options: SourceOptions) -> Graph | COOGraph:
         if name != "communities":
             raise InputError(f"{source!r}: there is no sample graph {name!r}; the only one is sample:communities")
         return replace(sample.communities(**values), name=source)
-    if is_url(source):
-        with tempfile.TemporaryDirectory(prefix="dgl-gt-") as folder:
-            ((path, _),) = fetched(source, Path(folder))
-            try:
-                return replace(_open_file(path, options), name=source)
-            except InputError as error:
-                raise InputError(str(error).replace(str(path), source)) from error
-    return _open_file(Path(source), options)
+    place = located(source, is_source=True)
+    if isinstance(place, Path):
+        return _open_file(place, options)
+    with tempfile.TemporaryDirectory(prefix="dgl-gt-") as folder:
+        ((path, _),) = fetched(place, Path(folder))
+        try:
+            return replace(_open_file(path, options), name=source)
+        except InputError as error:
+            raise InputError(str(error).replace(str(path), source)) from error
 
 
 def _open_file(path: Path, options: SourceOptions) -> COOGraph:

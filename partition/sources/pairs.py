@@ -27,7 +27,7 @@ def read_pairs(path: str, names: np.ndarray | None, ranges: Sequence[range], sou
         pairs = arrays["pairs"]
     else:
         is_text = names is not None and names.dtype.kind == "U"
-        listed = read_edge_list(regular_file(Path(path)), "names" if is_text else None)
+        listed = read_edge_list(regular_file(path), "names" if is_text else None)
         pairs = np.stack([listed.src, listed.dst])
         if listed.node_names is not None:
             pairs = listed.node_names[pairs]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.storage import access, is_url
+from dgl_gt.partition.system.storage import Url, access, located
 from dgl_gt.partition.system.user_files import regular_file
 
 from .folders import meta_of_types, metadata_of_chunks, raw_folder
@@ -48,12 +48,13 @@ def names_tables(source, ends=None) -> bool:
 
     So is a text file of which ``ends`` are named.
     """
-    if not isinstance(source, (str, os.PathLike)):
+    if not isinstance(source, (str, os.PathLike)) or source == "":
         return False
-    name = os.fspath(source)
+    place = located(source, is_source=True)
+    name = os.fspath(place.without_query() if isinstance(place, Url) else place)
     if ends is not None and kind_of(name) in TEXT:
         return True
-    if is_url(name):
+    if isinstance(place, Url):
         return kind_of(name) in (".parquet", *TEXT, "") or _is_pattern(name)
     if _is_pattern(name) and not os.path.lexists(name):
         return not name.startswith(("sample:", "ogb:", "dgl:", "pyg:"))  # whose ? begins their options
@@ -68,10 +69,11 @@ def table_files(source, folder: Path) -> list[TableFile]:
 
     Names that begin with ``.`` or ``_`` are left out, as Spark and Hive do, such as ``_SUCCESS``.
     """
-    if is_url(source):
-        local = fetched(source, folder)
+    place = located(source, is_source=True)
+    if isinstance(place, Url):
+        local = fetched(place, folder)
     else:
-        local = [(path, os.fspath(path)) for path in _local_paths(Path(os.path.expanduser(source)))]
+        local = [(path, os.fspath(path)) for path in _local_paths(Path(os.path.expanduser(place)))]
     homes = [os.path.dirname(name) or "." for _, name in local]
     base = os.path.commonpath(homes)
     folders = [_folder_columns(os.path.relpath(home, base)) for home in homes]
@@ -121,10 +123,15 @@ def _folder_columns(relative: str) -> dict[str, str]:
     return named | ({_FOLDER_COLUMN: "/".join(plain)} if plain else {})
 
 
-def fetched(address: str, folder: Path) -> list[tuple[Path, str]]:
-    """Fetch the files of an address into ``folder``; return their paths here and their addresses, in order of these."""
+def fetched(address: Url, folder: Path) -> list[tuple[Path, str]]:
+    """Fetch the files of an address into ``folder``; return their paths here and their addresses, in order of these.
+
+    The addresses have no queries.
+    """
     with access(address, "read") as (system, path):
-        if _is_pattern(path):
+        if address.without_query() != address:
+            names = [path]
+        elif _is_pattern(path):
             names = system.glob(path)
         elif kind_of(path):
             names = [path]
@@ -132,11 +139,12 @@ def fetched(address: str, folder: Path) -> list[tuple[Path, str]]:
             names = [name for name in system.find(path) if _is_seen(name[len(path.rstrip("/")) :])]
         if len(names) != 1 or not kind_of(path):
             names = [str(each) for each in _tables_at(address, names)]
-        local = []
+        local = list[tuple[Path, str]]()
         for number, name in enumerate(names):
-            target = folder / f"{number:06d}{''.join(Path(name).suffixes[-2:])}"
+            shown = Url(system.unstrip_protocol(name)).without_query()
+            target = folder / f"{number:06d}{''.join(Path(shown.name).suffixes[-2:])}"
             system.get_file(name, str(target))
-            local.append((target, system.unstrip_protocol(name)))
+            local.append((target, shown))
     return local
 
 

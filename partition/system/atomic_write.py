@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -58,8 +58,9 @@ def new_directory(out, kind: Kind, *, force: bool = False):
     try:
         yield temporary
         if isinstance(out, Url):
-            check_target(out, kind, force=force)  # again, as another process may have written there
-            _upload(temporary, out, kind)
+            with _kept(temporary, out):
+                check_target(out, kind, force=force)  # again, as another process may have written there
+                upload(temporary, out, kind.record)
             return
         _flush(temporary)
         _put(temporary, out, kind, force)
@@ -74,14 +75,15 @@ def new_directory(out, kind: Kind, *, force: bool = False):
         _flush_folder(out.parent)
 
 
-def _upload(folder: Path, url: Url, kind: Kind) -> None:
-    """Upload a complete directory; if that fails, for example as credentials have expired, it stays in the cache."""
+@contextmanager
+def _kept(made: Path, url: Url):
+    """Keep what was made for a URL in the cache if uploading it fails, for example as credentials have expired."""
     try:
-        upload(folder, url, kind.record)
+        yield
     except InputError as error:
-        kept = folder.parent / f"{url.name}-{secrets.token_hex(3)}"
-        folder.rename(kept)
-        raise InputError(f"{error}. Its files are in {kept}") from error
+        kept = cache_folder("outgoing") / f"{secrets.token_hex(3)}-{url.name}"
+        made.rename(kept)
+        raise InputError(f"{error}. What was made for it is {kept}") from error
 
 
 def _cannot_fill(temporary: Path, out: Path | Url, error: OSError) -> Exception:
@@ -164,19 +166,21 @@ def _move_aside(new: Path, out: Path) -> None:
 
 
 @contextmanager
-def new_file(out, *, force: bool = False):
+def new_file(out, *, force: bool = False, keep: bool = True):
     """Yield a binary file to write; it takes the place of ``out`` at the end, or is removed on any error.
 
     Callers run :func:`dgl_gt.partition.system.output_checks.check_file` before the work. Where ``out`` is a link, the link
-    stays and the file that it leads to is made. Where it is a URL, the file is made in the cache and uploaded.
+    stays and the file that it leads to is made. Where it is a URL, the file is made in the cache and uploaded; if that
+    fails, it stays in the cache unless ``keep`` is False.
     """
     if isinstance(url := located(out), Url):
         with tempfile.TemporaryDirectory(dir=cache_folder("outgoing")) as folder:
             with new_file(Path(folder, "file")) as file:
                 yield file
-            if not force and url.is_file():
-                raise already_there(url, "file", APPEARED)
-            put(Path(folder, "file"), url)
+            with _kept(Path(folder, "file"), url) if keep else nullcontext():
+                if not force and url.is_file():
+                    raise already_there(url, "file", APPEARED)
+                put(Path(folder, "file"), url)
         return
     out = Path(os.path.realpath(located(out)))
     temporary = out.parent / temporary_name(out.name, FILE)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dgl_gt.partition.errors import InputError, check_flags
 
-from .storage import UNFINISHED, Url, cache_folder, check_writable, is_url, located, names_at
+from .storage import UNFINISHED, Url, cache_folder, check_writable, located, names_at
 from .units import format_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -151,8 +151,9 @@ def check_room(out, needed_bytes: int) -> None:
 
 def free_disk_bytes(path) -> int:
     """Return the free room on the disk where a path is or would be made (bytes); of a URL, on that of the cache."""
-    path = cache_folder() if is_url(path) else path
-    return shutil.disk_usage(nearest_existing(os.path.realpath(path))).free
+    place = located(path)
+    place = cache_folder() if isinstance(place, Url) else place
+    return shutil.disk_usage(nearest_existing(os.path.realpath(place))).free
 
 
 def _check_kind(folder: Path | Url, names: list[str], kind: Kind, foreign: bool) -> None:

@@ -21,32 +21,42 @@ from types import SimpleNamespace
 
 from dgl_gt.partition.errors import InputError, first_line, import_optional
 
-_URL = re.compile(r"([a-z][a-z0-9+]+)://")
-_LOCAL = re.compile(r"(?:file|local)://")
-_SECRET = re.compile(r"://[^/]*:[^/]*@|\?[^/]*=")  # user:password@, or a query such as that of a signed URL
+_URL = re.compile(r"((?:[a-z][a-z0-9+]+::)*[a-z][a-z0-9+]+)://", re.IGNORECASE)
+_LOCAL = re.compile(r"(?:file|local)://(?:localhost(?=/))?")
+# user:password@, in which a password may have a "/"; or a key of a query as in signed URLs
+_SECRET = re.compile(
+    r"://[^/@]*:.*@|[?&][^/?&=]*(?:sig|signature|token|credential|secret|password|key)=", re.IGNORECASE
+)
+_QUERY = re.compile(r"\?[^/]*=[^/]*$")  # a "?" in the name of a folder is part of a pattern
 _DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 UNFINISHED = ".dgl-gt-unfinished"  # lies in a directory at a URL while it is uploaded
 _HASH_BLOCK_BYTES = 1 << 20
 
 
-def is_url(place) -> bool:
-    """Return whether a place is a URL; :class:`InputError`, which does not repeat it, if the URL holds credentials."""
-    if not isinstance(place, str) or (scheme := _URL.match(place)) is None:
-        return False
-    if _SECRET.search(place):
+def located(place, *, is_source: bool = False) -> Path | Url:
+    """Return a path, or a :class:`Url` where the place is one; ``file://`` URLs are paths.
+
+    Raises
+    ------
+    InputError
+        A URL has credentials, and the message does not repeat it; or it has a query, which only a source at ``http(s)://``
+        may have; or several schemes, such as ``simplecache::s3://``.
+    """
+    if not isinstance(place, str) or (match := _URL.match(place)) is None:
+        return Path(place)
+    scheme = match[1].lower()
+    url = scheme + place[match.end(1) :]
+    if _SECRET.search(url) or (_QUERY.search(url) and not (is_source and scheme in ("http", "https"))):
         raise InputError(
-            f"a URL that begins with {scheme[0]} holds a user:password@ or a query (?key=...); leave that out, and put credentials "
+            f"a URL that begins with {scheme}:// holds a user:password@ or a query (?key=...); leave that out, and put credentials "
             "into the environment, where its driver of fsspec reads them"
         )
-    return True
-
-
-def located(place) -> Path | Url:
-    """Return a path, or a :class:`Url` where the place is one; ``file://`` URLs are paths."""
-    if not is_url(place):
-        return Path(place)
-    local = _LOCAL.match(place)
-    return Path(place[local.end() :]) if local else Url(place)
+    if "::" in url:
+        raise InputError(
+            f"{place}: a URL must not have '::' in it; give one scheme, such as s3://, and rename such files"
+        )
+    local = _LOCAL.match(url)
+    return Path(url[local.end() :]) if local else Url(url)
 
 
 def is_file(place: Path | Url) -> bool:
@@ -67,6 +77,10 @@ class Url(str):
     @property
     def suffix(self) -> str:
         return Path(self.name).suffix
+
+    def without_query(self) -> Url:
+        """Return it without ``?key=value``, which only ``http(s)://`` has; elsewhere a ``?`` is part of a pattern."""
+        return Url(self.partition("?")[0]) if self.startswith("http") else self
 
     def absolute(self) -> Url:
         return self
@@ -100,8 +114,9 @@ class Url(str):
         return io.BytesIO(self.read_bytes())
 
     def iterdir(self) -> Iterator[Url]:
-        """Yield all files below, also those of inner folders; none where nothing is there."""
-        return (self / name for name in names_at(self))
+        """Yield the files and folders in a folder, but not what is in these; none where nothing is there."""
+        names = (name.partition("/")[0] for name in names_at(self))
+        return (self / name for name in dict.fromkeys(names) if name)
 
     def unlink(self, missing_ok: bool = False) -> None:
         with access(self, "remove") as (system, path):
@@ -158,7 +173,7 @@ def put(local: Path, place: Path | Url) -> None:
 
 def get(place: Path | Url, local: Path) -> None:
     """Copy a file from a place; it appears when it is complete."""
-    temporary = local.parent / f".{local.name}.{secrets.token_hex(6)}"
+    temporary = local.parent / _unfinished(local, secrets.token_hex(6))
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(place, Path):
@@ -173,6 +188,11 @@ def get(place: Path | Url, local: Path) -> None:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _unfinished(local: Path, mark: str) -> str:
+    """Return the name of a copy that is not complete; ``mark`` is 12 hexadecimal digits, or a pattern of these."""
+    return f".{local.name}.{mark}"
 
 
 # ---- directories that are complete once one file is there
@@ -232,14 +252,16 @@ def cached(url: Url, path: Path, size_bytes: int, sha256: str) -> Path:
     """Return ``path`` in the cache after making it a whole copy of the file at ``url``.
 
     A copy that is there already is verified, and downloaded again if it is damaged. Processes of a host take turns at a
-    file; where locks do not work, each downloads it, and the last one wins.
+    file, and remove what a killed one left; where locks do not work, each downloads it, and the last one wins.
     """
 
     def is_whole(copy: Path) -> bool:
         return copy.is_file() and copy.stat().st_size == size_bytes and file_checksum(copy) == sha256
 
-    with _locked(path.parent / f".{path.name}.lock"):
+    with _locked(path.parent / f".{path.name}.lock") as is_alone:
         if not is_whole(path):
+            for unfinished in path.parent.glob(_unfinished(path, "[0-9a-f]" * 12)) if is_alone else ():
+                unfinished.unlink()
             get(url, path)
             if not is_whole(path):
                 path.unlink()
@@ -260,12 +282,16 @@ def file_checksum(path: Path) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[bool]:
+    """Wait for a lock; yield whether the file system has locks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        with suppress(OSError):  # a file system without locks
+        try:
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            is_locked = True
+        except OSError:
+            is_locked = False
+        yield is_locked
 
 
 def short_name(url: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from dgl_gt.partition.errors import InputError
 
 from .memory import available_memory_bytes
-from .storage import Url
+from .storage import Url, located
 
 # Deflate packs zeros to a thousandth; features of which one word in a thousand is not zero pack to a two-hundredth.
 _TRUSTED_BYTES, _MAX_EXPANSION = 1 << 28, 500
@@ -25,12 +25,15 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a de
 def regular_file(path) -> Path:
     """Return the path with ``~`` expanded, after checking that it names a regular file.
 
-    Reading a pipe or a device could wait for ever. A :class:`Url` is returned as it is.
+    Reading a pipe or a device could wait for ever. A :class:`Url` is returned as it is, and its text refused: readers
+    that take URLs make one.
     """
     if isinstance(path, Url):
         return cast(Any, path)  # it has those methods of a path that readers use
+    if isinstance(place := located(path), Url):
+        raise InputError(f"{place} is a URL, and this must be a local file; copy it here, and name the copy")
     try:
-        path = Path(path).expanduser()
+        path = place.expanduser()
         with reading(path):
             mode = path.stat().st_mode
     except InputError:  # from `reading`; it is a ValueError, too

@@ -14,7 +14,7 @@ from dgl_gt.partition.graph import LINK_SETS, SPLIT_MASKS, Graph, Links, compact
 from dgl_gt.partition.relations import relations_of, reverse_relation, with_relations
 from dgl_gt.partition.schema import Relation
 from dgl_gt.partition.system.units import format_count
-from dgl_gt.partition.system.user_files import reading
+from dgl_gt.partition.system.user_files import reading, regular_file
 
 MASKS = "masks"
 _HELD_OUT = ("val", "test")
@@ -254,8 +254,9 @@ def _by_masks(graph: Graph, known: _Pairs) -> dict[str, np.ndarray]:
     return {name: known.pairs(each) for name, each in keys.items()}
 
 
-def read_arrays(path: str) -> dict[str, np.ndarray]:
+def read_arrays(path) -> dict[str, np.ndarray]:
     """The arrays of an ``.npz`` file by name; ``InputError`` says that it cannot be read."""
+    path = regular_file(path)
     with reading(path):
         try:
             if not zipfile.is_zipfile(path):

@@ -13,7 +13,8 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition
 from dgl_gt.partition.system.storage import located, names_at
 from dgl_gt.report import report
-from dgl_gt.run_files.run_directory import checkpoints_in
+from dgl_gt.run_files.run_directory import MetricsLog, RunDirectory, checkpoints_in
+from dgl_gt.run_files.run_record import EpochNumbers
 from dgl_gt.train import load_model, predict, read_config, train_and_save
 
 GRAPH = "sample:communities?nodes=150&features=5"
@@ -99,6 +100,32 @@ def test_a_run_replaces_another_and_nothing_else(tmp_path, bucket, capfd):
         out = f"{address}/new.npz"
         assert main([*map(str, arguments), "--out", out]) == 2
         assert "PermissionError" in (text := capfd.readouterr().err) and address in text
+
+
+def test_a_run_in_the_folder_of_another_is_left_alone(bucket):
+    """Checkpoints are read, pruned and forgotten in the folder of the run itself, as on a disk."""
+    address, system, _ = bucket
+    inner = f"{address}/run/inner/checkpoint-000009.safetensors"
+    system.pipe_file(inner, b"another's")
+    directory = RunDirectory(f"{address}/run", force=True, is_ours=True)
+    for epoch in (1, 2, 3):
+        directory.write_checkpoint(epoch, b"mine")
+    assert [each.name[-13] for each in checkpoints_in(directory.out)] == ["3", "2"]
+    assert [each.name for each in directory.out.iterdir()][-1] == "inner"
+    directory.forget_checkpoints()
+    assert system.find(address) == [inner.removeprefix("s3://")]
+
+
+def test_the_last_numbers_are_written_at_the_end_where_writing_them_failed(bucket):
+    address, _, store = bucket
+    log = MetricsLog(located(f"{address}/run"))
+    counts = {"seconds": 1, "nodes_per_s": 1, "edges_per_s": 1, "exchange_share": 0, "exchanged_bytes": 0}
+    for epoch in (1, 2):
+        store.is_forbidden = lambda method, path, epoch=epoch: method == "PUT" and epoch == 2
+        log.add(EpochNumbers(epoch=epoch, peak_memory_bytes=[1], **counts), is_there=True, is_due=True)
+    store.is_forbidden = lambda *_: False
+    log.close()
+    assert [each["epoch"] for each in metrics(f"{address}/run")] == [1, 2]
 
 
 def test_an_earlier_checkpoint_where_the_latest_is_damaged(tmp_path, bucket, capfd):

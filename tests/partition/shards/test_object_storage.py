@@ -1,9 +1,14 @@
 """Shards at a URL: complete or absent, fetched part by part into a cache that is verified, and refused with words."""
 
+import hashlib
 import multiprocessing
 import os
 import shutil
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +16,13 @@ import pytest
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition, read_manifest
 from dgl_gt.partition.shards.files import ShardReader, files_of, read_node_names, verify
-from dgl_gt.partition.shards.manifest import is_shards
+from dgl_gt.partition.shards.manifest import SHARDS, is_shards
+from dgl_gt.partition.sources.pairs import read_pairs
+from dgl_gt.partition.sources.table_files import names_tables
+from dgl_gt.partition.system.atomic_write import new_directory, new_file
+from dgl_gt.partition.system.output_checks import free_disk_bytes
 from dgl_gt.partition.system.storage import UNFINISHED, cached, get, located, names_at, put
+from dgl_gt.report.run_report import write_run_report
 
 GRAPH = "sample:communities?nodes=120&features=4"
 
@@ -122,6 +132,28 @@ def test_an_upload_that_fails_half_way_leaves_nothing_there_and_the_files_here(b
     verify(kept, read_manifest(kept))
 
 
+def test_what_was_made_stays_here_where_credentials_expire_during_the_work(bucket):
+    """Shards and a file: nothing can be listed or written any more; all that was made is whole, and the message names it."""
+    address, _, store = bucket
+    outgoing = Path(os.environ["DGL_GT_CACHE"], "outgoing")
+    with pytest.raises(InputError, match="PermissionError") as error:
+        with new_directory(f"{address}/a", SHARDS) as folder:
+            (folder / "manifest.json").write_bytes(b"{}")
+            store.is_forbidden = lambda *_: True
+    (kept,) = outgoing.iterdir()
+    assert str(kept) in str(error.value) and (kept / "manifest.json").read_bytes() == b"{}"
+    shutil.rmtree(kept)
+    for keep in (True, False):
+        with pytest.raises(InputError, match="PermissionError") as error:
+            with new_file(f"{address}/p.npz", keep=keep) as file:
+                file.write(b"numbers")
+        kept = [*outgoing.iterdir()]
+        assert [each.read_bytes() for each in kept] == [b"numbers"] * keep
+        for each in kept:
+            assert str(each) in str(error.value) and each.suffix == ".npz"
+            each.unlink()
+
+
 def test_a_server_that_is_down_ends_with_words(bucket, monkeypatch, capfd):
     address, _, store = bucket
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
@@ -178,7 +210,14 @@ def test_processes_that_race_for_one_file_fetch_it_once(tmp_path, bucket):
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://me:a-secret-key@graphs/a", "https://host/a?X-Amz-Signature=a-secret-key", "s3://k:a-secret-key@"]
+    "url",
+    [
+        "s3://me:a-secret-key@graphs/a",
+        "s3://me:wJ/a-secret-key@graphs/a",
+        "S3://k:a-secret-key@",
+        "https://host/a?X-Amz-Signature=a-secret-key",
+        "https://host/a.csv?download=1&token=a-secret-key",
+    ],
 )
 def test_credentials_in_a_url_are_refused_and_not_repeated(tmp_path, url, capfd):
     for command in (
@@ -212,6 +251,69 @@ def test_file_urls_are_paths(tmp_path, capfd):
         partition(GRAPH, 2, f"file://{out}")
     shutil.rmtree(out / "part1")
     refused(capfd, "inspect", f"file://{out}", names=[str(out / "part1")])
+
+
+def test_which_places_are_urls(tmp_path, capfd):
+    assert located("S3://Bucket/X") == "s3://Bucket/X" and located("S3://Bucket/X").name == "X"
+    for place in ("file:///tmp/x", "file://localhost/tmp/x", "FILE:///tmp/x", "/tmp/x"):
+        assert located(place) == Path("/tmp/x")
+    assert located("a::b") == Path("a::b")
+    refused(capfd, "inspect", "simplecache::s3://graphs/a", names=["simplecache::s3://graphs/a", "::"])
+    for url in ("gs://graphs/a?user=me", "s3://graphs/a.csv?versionId=3"):
+        with pytest.raises(InputError, match="query"):
+            located(url, is_source=True)
+    pattern = "s3://graphs/t?pe=a/x.parquet"
+    assert names_tables(pattern) and located(pattern) == pattern
+    (tmp_path / "run").mkdir()
+    for directory in (tmp_path / "run", f"file://{tmp_path}/run"):
+        with pytest.raises(InputError, match="would be in the directory of the run"):
+            write_run_report(directory, tmp_path / "run" / "r.html")
+        refused(capfd, "report", directory, "-o", tmp_path / "r.html", names=["holds neither"])
+    refused(capfd, "report", f"file://{tmp_path}/none", "-o", tmp_path / "r.html", names=["is not a directory"])
+
+
+def test_the_room_for_a_file_url_is_that_of_its_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=str(path)))
+    monkeypatch.setenv("DGL_GT_CACHE", str(tmp_path / "cache"))
+    assert free_disk_bytes(f"file://{tmp_path}/a") == str(tmp_path)
+    assert free_disk_bytes("s3://graphs/a") == str(tmp_path / "cache")
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_a_source_at_a_web_address_may_have_a_query_and_an_output_may_not(tmp_path, capfd):
+    pytest.importorskip("aiohttp", reason="the driver of http://")
+    (tmp_path / "web").mkdir()
+    named_graph(tmp_path / "web")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=tmp_path / "web")) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/edges.csv"
+        made = partition(f"{url}?download=1", 2, tmp_path / "a")
+        assert made["nodes"] == partition(f"file://{tmp_path}/web/edges.csv", 2, tmp_path / "b", ids="names")["nodes"]
+        refused(capfd, "partition", GRAPH, "--parts", 2, "--out", f"{url}?download=1", names=["query"])
+        server.shutdown()
+
+
+def test_a_file_that_must_be_local(tmp_path, capfd):
+    partition(GRAPH, 1, tmp_path / "a")
+    url = "s3://graphs/f.yaml"
+    for arguments in (["train", tmp_path / "a", "--config", url], ["plan", tmp_path / "a", "--profile", url]):
+        refused(capfd, *arguments, names=[url, "local file"])
+    for name in ("pairs.csv", "pairs.npz"):
+        with pytest.raises(InputError, match="local file"):
+            read_pairs(f"s3://graphs/{name}", None, {}, "a")
+
+
+def test_what_a_killed_download_left_in_the_cache_is_removed(tmp_path, bucket):
+    address, system, _ = bucket
+    system.pipe_file(f"{address}/a", b"whole")
+    (tmp_path / ".a.0123456789ab").write_bytes(b"wh")
+    (tmp_path / ".ab.0123456789ab").write_bytes(b"of another file")
+    cached(located(f"{address}/a"), tmp_path / "a", 5, hashlib.sha256(b"whole").hexdigest())
+    assert {*os.listdir(tmp_path)} == {"a", ".a.lock", ".ab.0123456789ab"}
 
 
 def test_put_and_get_of_one_file(tmp_path, bucket):
