@@ -36,6 +36,7 @@ from .memory_bound import (
     possible_methods,
 )
 from .pipeline import check_extras, partition
+from .schema import Schema
 
 _COMMON = (  # options of `partition` that --help shows; --help-all shows all
     *("parts", "out", "dry_run", "seed", "force", "json", "cut", "attempts", "halo_depth", "profile", "max_imbalance"),
@@ -94,7 +95,8 @@ def _partition(args) -> tuple[dict, str]:
     options = settings(args)
     with console.Stages() as progress, engine_options(args) as of_engine:
         manifest = partition(args.source, out=args.out, force=args.force, progress=progress, **options, **of_engine)
-    console.print_source_notes(manifest["notes"], manifest["left_out"])
+    notes = [*manifest["notes"], *one_way_notes(read_figures(manifest).schema)]
+    console.print_source_notes(notes, manifest["left_out"])
     result = _figures(manifest, started, peak_with_children_bytes(), options.get("costs"))
     chosen = f"chosen: {manifest['choice']['reason']}\n\n" if manifest["choice"] else ""
     by = f" (cut by {METHOD_NAMES[manifest['method']]})" if args.memory else ""
@@ -244,6 +246,17 @@ def quality_table(manifest: dict, result: dict) -> str:
     notes += [f"encodings: {_encodings(manifest['encodings'])}"] if manifest["encodings"] else []
     notes += [f"links: {_links(manifest['links'])}"] if manifest["links"] else []
     return "\n\n".join([f"{manifest['source']}: {counts}", parts, figures, *notes])
+
+
+def one_way_notes(schema: Schema | None) -> list[str]:
+    """A note if relations join two node types in one direction alone, in which models then pass nothing back."""
+    relations = schema.relations if schema else ()
+    joined = {(each.source, each.destination) for each in relations}
+    names = [str(each) for each in relations if (each.destination, each.source) not in joined]
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return [f"no relation leads back along {' '.join(names[:3])}{more}; --undirected adds reverse relations"]
 
 
 def types_tables(types: dict) -> str:

@@ -9,6 +9,7 @@ from dgl_gt.partition.command_options import show_at_first
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.figures.strategies import AUTO, WITH_POLICY
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.partition.system.signals import is_rank
@@ -16,7 +17,7 @@ from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
 from dgl_gt.run_files.run_directory import MODEL, RunDirectory, check_can_resume, checkpoints_in
-from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of
+from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of, with_trained_rows
 
 from .options import (
     add_config,
@@ -110,6 +111,8 @@ def _train(args):
         raise InputError(
             f"--{given[0].replace('_', '-')} needs --strategy auto; add that option, or leave this one out"
         )
+    if not (args.shards or args.model_factory):
+        config = _with_trained_rows(args, config)
     return run_on_parts(
         args.argv,
         args.directory,
@@ -122,6 +125,19 @@ def _train(args):
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,
     )
+
+
+def _with_trained_rows(args, config):
+    """The config with trained rows where the graph needs them, which the first process says."""
+    manifest = read_manifest(args.directory)
+    found = with_trained_rows(config, read_figures(manifest).features)
+    if found != config and _leads():
+        print(
+            f"dgl-gt: no node type of {manifest['source']} has features, so every node has a trained row "
+            f"(--node-embedding {found.task.node_embedding})",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _name_graphs(args, config) -> None:

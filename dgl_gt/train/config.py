@@ -13,6 +13,7 @@ from msgspec import Meta
 from dgl_gt.exchange.policy.policy import Policy, is_policy_file, parse_mode, read_policy
 from dgl_gt.model_config import ARCHITECTURES, PRECISIONS, GraphTransformerConfig, ModelConfig
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.figures import TypedWidths
 from dgl_gt.partition.figures.strategies import ACTIVATION_CHECKPOINTS, AUTO, CHOICES, strategy_of
 from dgl_gt.partition.system.yaml_file import check_keys, read_yaml
 from dgl_gt.settings import Count, Flag, Settings, between, described, one_of, option_name, setting, types_of
@@ -258,6 +259,14 @@ SETTINGS = {  # by name, the section of each setting ("" for none) and its field
 PATHS = {
     f"{section}.{each.name}".lstrip("."): name for name, (section, each) in SETTINGS.items()
 }  # model.hidden: hidden
+
+
+def with_trained_rows(config: TrainConfig, features: int | TypedWidths) -> TrainConfig:
+    """The config with trained rows as wide as the layers, if a typed graph has no features at all for a model to read."""
+    is_bare = isinstance(features, TypedWidths) and not any(features.as_dict().values())
+    if not is_bare or config.task.encodings or config.task.node_embedding:
+        return config
+    return config.changed(node_embedding=config.model.hidden)
 
 
 def policy_of(config: TrainConfig) -> Policy:

@@ -14,9 +14,10 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError, check_type
 from dgl_gt.partition.figures.strategies import AUTO, CHOICES, strategy_of
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.run_files.run_record import PlanOfRun, RunRecord
 
-from .config import TrainConfig, policy_of
+from .config import TrainConfig, policy_of, with_trained_rows
 from .edge_inputs import with_stated_meanings
 from .initial_weights import start_from
 from .loop import fit
@@ -72,7 +73,7 @@ def train(
     """
     sg.comm.check_agreement(config.flat() | {"--model-factory": factory and factory.name})
     with sg.comm.together():
-        config = completed(sg, config)
+        config = completed(sg, config, is_ours=not (factory or also))
         for each in (sg, *also):
             _check_exchange(each, config)
             if each.comm is not sg.comm:
@@ -94,9 +95,13 @@ def train(
         )
 
 
-def completed(sg: ShardedGraph, config: TrainConfig) -> TrainConfig:
-    """The config with what only the graph and this machine tell: what edge data mean, and the precision for ``auto``."""
+def completed(sg: ShardedGraph, config: TrainConfig, is_ours: bool = True) -> TrainConfig:
+    """The config with what only the graph and this machine tell: what edge data mean, and the precision for ``auto``.
+
+    Where one graph trains a model of ours, also that nodes have trained rows if there are no features.
+    """
     config = with_stated_meanings(sg, config)
+    config = with_trained_rows(config, read_figures(sg.manifest).features) if is_ours else config
     return with_measured_precision(sg, config) if config.precision == "auto" else config
 
 
@@ -230,7 +235,8 @@ def train_and_save(
             raise InputError(
                 f"init is {config.init}, which is also the directory of the run; choose another one (--out)"
             )
-        config = completed(sg, with_earlier_precision(sg.comm, config, out) if resume else config)
+        config = with_earlier_precision(sg.comm, config, out) if resume else config
+        config = completed(sg, config, is_ours=not (factory or also))
     store = RunStore(
         sg,
         config,
