@@ -253,8 +253,8 @@ def test_files_that_appear_while_a_model_is_written_stay(sg, tmp_path, monkeypat
     write = atomic_write.new_file
 
     @contextmanager
-    def write_slowly(path, force):
-        with write(path, force=force) as file:
+    def write_slowly(path, **options):
+        with write(path, **options) as file:
             yield file
             (run / f"late {path.name}").symlink_to("data")
 
@@ -273,10 +273,10 @@ def test_a_kill_between_two_files_leaves_a_model_that_can_be_read(tmp_path, monk
     partition("sample:communities?nodes=300&seed=0", 1, tmp_path / "learnable")
     sg = dgl_gt.load(tmp_path / "learnable")
 
-    def killed(path, force):
+    def killed(path, **options):
         if path.name == "config.yaml":
             raise SystemExit(137)
-        return write(path, force=force)
+        return write(path, **options)
 
     def epoch_of_the_model():
         return MODEL_FILE.unpack((run / "model.safetensors").read_bytes())[0]["best_epoch"]

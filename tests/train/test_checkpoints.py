@@ -279,8 +279,8 @@ def test_a_full_disk_costs_one_checkpoint(sg, tmp_path, monkeypatch, capsys):
     real = run_directory.new_file
 
     @contextmanager
-    def new_file(path, force):
-        with real(path, force=force) as file:
+    def new_file(path, **options):
+        with real(path, **options) as file:
             if path.name == "checkpoint-000006.safetensors":
                 raise OSError(28, "No space left on device")
             yield file
