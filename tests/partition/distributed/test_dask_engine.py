@@ -39,7 +39,7 @@ def expected(tmp_path, path, small_tasks):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_any_number_of_workers_gives_the_same_shards(tmp_path, engine, path, expected, workers):
     engine.client.cluster.scale(workers)
-    engine.client.wait_for_workers(workers)
+    engine.client.wait_for_workers(workers, timeout=120)
     partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY)
     assert files_of(tmp_path / "out") == expected
 
@@ -50,10 +50,10 @@ def test_a_worker_that_is_killed_costs_a_task(tmp_path, path, expected, seed):
 
     def kill(stage):
         seen.append(stage)
-        if len(seen) in (5 + 8 * seed, 25 + seed):
+        if len(seen) == 5 + 8 * seed:
             os.kill(min(engine.client.run(os.getpid).values()), signal.SIGKILL)
 
-    with local(2, MEMORY) as engine:  # of its own: Dask does not always start a killed worker again
+    with local(2, MEMORY) as engine:  # of its own, because Dask does not always start a killed worker again
         partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY, progress=kill)
     assert len(seen) > 30
     assert files_of(tmp_path / "out") == expected
