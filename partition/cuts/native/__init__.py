@@ -31,7 +31,9 @@ _COPIES, _COPIES_OUT = _array(np.uint64, 2), _array(np.uint64, 2, written=True)
 _SEARCHED = (_INT, _LONGS, _IDS, _INT, _INT, _TABLE, _TABLE, _TABLE, _COUNTS_OUT, _IDS_OUT)
 _UNDIRECTED = (_INT, _LONGS, _IDS, _INT, _LONGS)
 _BY_NODE = (_INT, _LONGS, _IDS, _IDS)
-_SIGNATURES = {  # in the order of the arguments in C
+# In the order of the arguments in C. A function whose arguments change gets another name, so that a library which was built
+# before is not called with the wrong ones.
+_SIGNATURES = {
     "count_copies": (_INT, _IDS, _IDS, _INT, _IDS, _COPIES_OUT, _LONGS_OUT),
     "place_by_hdrf": (
         *(_INT, _IDS, _IDS, _IDS, _LONGS_OUT, _INT),
@@ -41,7 +43,7 @@ _SIGNATURES = {  # in the order of the arguments in C
     "choose_masters": (_INT, _INT, _LONGS, _COPIES, _IDS_OUT),
     "list_by_node": (_INT, _LONGS, _IDS, _LONGS_OUT, _IDS_OUT, _IDS_OUT),
     "level_copies": (*_BY_NODE, _INT, _LONGS, _INT, _LONGS, _INT, _COUNTS_OUT, _IDS_OUT),
-    "refine": (*_SEARCHED, _INT, _INT, _TABLE, _INT, _FLOAT, _INT),
+    "refine_some": (*_SEARCHED, _INT, _INT, _TABLE, _INT, _FLOAT, _INT),
     "refine_multilevel": (*_SEARCHED, _LONGS, _INT),
     "find_clusters": (*_UNDIRECTED, _LONGS, _IDS, _INT, _INT, _INT, _IDS_OUT),
     "contract": (*_UNDIRECTED, _IDS, _INT, _LONGS_OUT, _IDS_OUT, _LONGS_OUT),
@@ -80,7 +82,7 @@ def refine(
         _check_shapes(prices=(prices, (len(capacities),) * 2))
         prices = prices * (1 - np.eye(len(capacities), dtype=np.int64))
     movable = len(owner) if movable is None else movable
-    _library().dgl_gt_refine(*arguments, movable, prices.size, prices, sweeps, temperature, seed)
+    _library().dgl_gt_refine_some(*arguments, movable, prices.size, prices, sweeps, temperature, seed)
 
 
 def refine_multilevel(indptr, sources, *, weights, floors, capacities, owner, groups, seed: int) -> None:

@@ -204,7 +204,7 @@ std::vector<Level> make_levels(Level finest, int64_t parts, int64_t kinds, Xorsh
 }  // namespace
 
 // Searches a cut anew, clusters of nodes first; changes owner (N,). Only nodes with the same number in groups (N,) may
-// share a cluster. The other arguments are those of dgl_gt_refine.
+// share a cluster. The other arguments are those of dgl_gt_refine_some.
 EXPORT void dgl_gt_refine_multilevel(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts,
                                      int64_t kinds, const int64_t* weights, const int64_t* floors,
                                      const int64_t* capacities, int32_t* pin_counts, int32_t* owner,

@@ -12,7 +12,7 @@ using namespace dgl_gt;
 // pin_counts (N, parts) is scratch; the temperature is in halo rows. With num_prices, prices (parts, parts) holds
 // at [i, j] the cost of a halo row that part i holds and part j owns; prices then count in place of halo rows. Only the
 // first num_movable nodes move.
-EXPORT void dgl_gt_refine(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts,
+EXPORT void dgl_gt_refine_some(int64_t num_nodes, const int64_t* indptr, const int32_t* sources, int64_t parts,
                           int64_t kinds, const int64_t* weights, const int64_t* floors, const int64_t* capacities,
                           int32_t* pin_counts, int32_t* owner, int64_t num_movable, int64_t num_prices,
                           const int64_t* prices, int64_t sweeps, double temperature, int64_t seed) {
