@@ -40,7 +40,7 @@ wheel:
 gpu:
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch finds no GPU: make gpu needs one, and a torch for CUDA; choose a Python that has it, as in make PYTHON=python3.11 gpu")'
 	$(PYTHON) setup.py -q build_ext --inplace
-	timeout 840 $(PYTHON) -m pytest -p no:cacheprovider -rs $$($(PYTHON) -c 'import xdist; print("-n 8")' 2>/dev/null) tests/ops/test_gpu_attention.py tests/ops/test_gpu_compiled.py tests/ops/test_gpu_dropout.py tests/ops/test_removed_edges.py tests/gpu
+	timeout 840 $(PYTHON) -m pytest -p no:cacheprovider -rs $$($(PYTHON) -c 'import xdist; print("-n 8")' 2>/dev/null) $(wildcard tests/ops/test_gpu_*.py) tests/ops/test_removed_edges.py tests/gpu
 	timeout 240 $(PYTHON) benchmarks/attention_gpu.py --size 8x16 --size 8x64
 
 $(READY): setup.cfg setup.py constraints.txt $(wildcard dgl_gt/ops/cpu/*.cpp dgl_gt/ops/cpu/*.h partition/cuts/native/*.cpp partition/cuts/native/*.h)
