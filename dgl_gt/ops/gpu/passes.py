@@ -24,8 +24,8 @@ from .dropout import halves
 # Edges of a piece; more where there would be over _MAX_SLOTS pieces.
 _MIN_PIECE = 128
 _MAX_SLOTS = 2**14
-# Bytes of a row that a program reads, and twice as many where an edge has one row and not two: it takes as many heads as
-# fit into them. Programs of other heads come after those of all rows, so that a smaller share of K and V is in use at a
+# Bytes of a row that a program reads: it takes as many heads as fit into them. Twice as many where an edge has one row and
+# not two, and four times where it has features, which a program reads for all of its heads at once. Programs of other heads come after those of all rows, so that a smaller share of K and V is in use at a
 # time, and more of it in the cache.
 _ROW_BYTES = 256
 # Bytes of a wider head for each warp; one warp sums without barriers.
@@ -156,7 +156,8 @@ def _arguments(csc, arrays, setting, dropout_p, seed, kind):
     piece = max(_MIN_PIECE, triton.next_power_of_2(triton.cdiv(csc.num_edges, _MAX_SLOTS)))
     slots = csc.num_edges // piece if csc.num_edges >= 2 * piece else 0
     values = dict(H=num_heads, D=head_dim, F=edge_dim, ALIGN=align, PIECE=piece, num_slots=slots, kind=kind)
-    values |= _tile(num_heads, head_dim + edge_dim, arrays["v"].element_size(), setting[1])
+    row_bytes = _ROW_BYTES * (2 if setting[1] else 4 if edge_dim else 1)
+    values |= _tile(num_heads, head_dim + edge_dim, arrays["v"].element_size(), row_bytes, setting[1])
     values |= dict(indptr=csc.indptr, indices=csc.indices, num_rows=csc.num_dst, order=None)
     values |= dict(edge_ids=csc.edge_ids, head_offset=csc.head_offset, DROPOUT=dropout_p > 0)
     values |= dict(dropout_ids=csc.edge_ids if csc.global_edge_ids is None else csc.global_edge_ids)
@@ -173,10 +174,9 @@ def _arguments(csc, arrays, setting, dropout_p, seed, kind):
     return values
 
 
-def _tile(num_heads, head_dim, element_bytes, additive):
+def _tile(num_heads, head_dim, element_bytes, row_bytes, additive):
     """Return the shape of the block that a program reads at once, and its number of warps."""
     block_d = triton.next_power_of_2(head_dim)
-    row_bytes = 2 * _ROW_BYTES if additive else _ROW_BYTES
     block_h = min(triton.next_power_of_2(num_heads), max(1, row_bytes // (block_d * element_bytes)))
     columns = block_h * block_d
     warps = min(8, max(1, columns * element_bytes // _WARP_BYTES))
