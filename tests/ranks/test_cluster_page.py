@@ -73,15 +73,25 @@ class Hosts:
 
     def wait(self) -> tuple[list[int], str]:
         """Return the exit codes, and all that was printed."""
-        texts = [each.communicate(timeout=LIMIT_S)[0] for each in self._running]
-        codes = [each.returncode for each in self._running]
-        self._running = []
+        running, self._running = self._running, []
+        deadline = time.monotonic() + LIMIT_S
+        while any(each.poll() is None for each in running) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        codes = [each.poll() for each in running]
+        texts = [_ended(each) for each in running]
+        assert None not in codes, f"after {LIMIT_S} s the exit codes are {codes}\n" + "\n".join(texts)
         return codes, "\n".join(texts)
 
     def stop(self):
         for each in self._running:
-            os.killpg(each.pid, signal.SIGKILL)
-            each.communicate()
+            _ended(each)
+
+
+def _ended(process) -> str:
+    """What a process has printed, which is killed if it runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate()[0]
 
 
 @pytest.fixture
@@ -188,7 +198,9 @@ def test_slurm(hosts):
     hosts.start(as_srun, **tasks, EPOCHS=[str(done + 2)] * 2)
     codes, text = hosts.wait()
     assert codes == [0, 0] and len(losses(hosts.folder)) == done + 2, text
-    for each in (hosts.folder / "run").glob("*.safetensors"):  # as if it had been lost before its first checkpoint
+    record = hosts.folder / "run" / "record.json"  # as if it had been lost before its first checkpoint
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"finished": False}))
+    for each in record.parent.glob("*.safetensors"):
         each.unlink()
     hosts.start(as_srun, **tasks, EPOCHS=["3"] * 2)
     codes, text = hosts.wait()
