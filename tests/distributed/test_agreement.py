@@ -114,7 +114,8 @@ def results_of_loading(tmp_path_factory):
 def test_load_refuses_on_every_rank_what_does_not_fit(results_of_loading, number):
     for results, _ in results_of_loading:
         kind, message = results[number]
-        assert kind == "InputError" and (DIFFERENT + BAD)[number][2] in message
+        # a slow rank learns of the other's error before it has gathered both
+        assert kind in ("InputError", "RankInputError") and (DIFFERENT + BAD)[number][2] in message
 
 
 def test_heads_that_ranks_cannot_share_are_refused_at_the_first_step(results_of_loading):
