@@ -101,14 +101,18 @@ def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None
     """The number of ranks to start."""
     manifest = read_manifest(directory)
     parts = manifest["parts"]
-    if nproc not in (None, parts):
+    if nproc is not None and nproc > parts:
         raise InputError(
-            f"--nproc is {nproc} but {directory} has {format_count(parts, 'part')}; use --nproc {parts}, or "
+            f"--nproc is {nproc} but {directory} has {format_count(parts, 'part')}; use at most --nproc {parts}, or "
             "partition the graph again"
         )
-    if choice:
+    if nproc not in (None, parts):
+        from dgl_gt.exchange.merged_parts import check_joined
+
+        check_joined(directory, manifest, nproc)
+    elif choice:
         strategy_for(read_figures(manifest), *choice, directory)
-    return parts
+    return nproc or parts
 
 
 def load_shards(args, strategy: str | None, depth: int):

@@ -18,10 +18,11 @@ from dgl_gt.partition.system.units import format_count
 from .gather import Gather
 from .halo import Halo
 from .local import Local
+from .merged_parts import MergedParts, merged_parts
 from .mesh import Mesh
 from .mirror import Mirror
 from .ring import Ring
-from .shard import Shard, read_shard
+from .shard import Shard, make_shard, read_shard
 from .sharded_graph import ShardedGraph, checked_device
 from .view import View
 
@@ -47,6 +48,9 @@ def load(
     keep_freed_memory: bool = True,
 ) -> ShardedGraph:
     """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
+
+    Where there are more parts than ranks, a rank takes several that are neighbours in the order of parts as one part:
+    shards for eight ranks also run on one, two or three. This takes an edge cut with one type of nodes.
 
     Parameters
     ----------
@@ -90,7 +94,7 @@ def load(
     Raises
     ------
     InputError
-        The shards are damaged, the number of ranks is not the number of parts, the strategy does not fit, or the ranks'
+        The shards are damaged, there are more ranks than parts, the strategy does not fit, or the ranks'
         arguments differ. If any rank raises it, every rank does.
     RankError
         Another rank has stopped, or does not answer in time. From then on every exchange may raise it.
@@ -105,23 +109,38 @@ def load(
     return sg
 
 
-def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:
+def read_parts(directory, comm: Comm) -> tuple[dict, MergedParts | None]:
+    """The manifest of a shard directory whose parts are those of the ranks, and what joins them; a collective.
+
+    Where there are more parts than ranks, the manifest is that of the joined parts.
+    """
     with comm.raising_together():
         manifest = read_manifest(directory)
-        rules = strategy_for(read_figures(manifest), strategy, depth, directory)
-        if (parts := manifest["parts"]) != comm.world_size:
+        if (parts := manifest["parts"]) < comm.world_size:
             raise InputError(
-                f"{directory} has {format_count(parts, 'part')}, but the number of ranks is {comm.world_size}; start "
+                f"{directory} has {format_count(parts, 'part')}, but the number of ranks is {comm.world_size}; start at most "
                 f"{parts} (torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group), or partition "
                 "again"
             )
+        merged = merged_parts(directory, manifest, comm.world_size) if parts > comm.world_size else None
+    comm.check_agreement({"shards": manifest["checksum"]})
+    if merged is None:
+        return manifest, None
+    merged.describe(comm.gather_objects(merged.counts(comm.rank)))
+    return merged.manifest, merged
+
+
+def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:
+    manifest, merged = read_parts(directory, comm)
+    with comm.raising_together():
+        rules = strategy_for(read_figures(manifest), strategy, depth, directory)
         device = comm.device if device is None else checked_device(device)
-        shard = read_shard(directory, comm.rank, depth, manifest)
-        if rules.shares_heads:  # it reads other parts, which are not verified so far
-            verify(directory, manifest, [part for part in range(parts) if part != comm.rank])
+        shard = make_shard(merged, comm.rank) if merged else read_shard(directory, comm.rank, depth, manifest)
+        if rules.shares_heads and not merged:  # it reads other parts, which are not verified so far
+            verify(directory, manifest, [part for part in range(comm.world_size) if part != comm.rank])
     checks = comm.parameter_check is not None
     settings = {"strategy": rules.name, "depth": depth, "overlap": overlap, "check_parameters": checks}
-    comm.check_agreement({"shards": manifest["checksum"]} | settings)
+    comm.check_agreement(settings)
     shard = complete(shard.to(device), comm, rules.in_rank_order)
     sg = ShardedGraph(shard, comm, rules, lambda on: make_view(rules, on, comm, overlap))
     if shard.schema is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 
 import torch
 
@@ -16,6 +15,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.structure import CSC
 
+from .merged_parts import MergedParts
 from .shard import SendPlan, Shard, begin_pull
 from .shard_view import ShardView
 from .view import project_own
@@ -91,45 +91,19 @@ class Mesh(ShardView):
     def _host_pieces(self) -> tuple[list[CSC], SendPlan]:
         """In-edges of the host's rows, from its rows and from those of other hosts, and which rows other hosts need.
 
-        They come from the structure of its parts; rows of all ranks are numbered in rank order. Each rank attends along
-        both pieces with its share of the heads.
+        Each rank attends along both pieces with its share of the heads.
         """
-        reader, ptr, host = self.shard.reader, self.ptr, self._host
+        hosts = MergedParts(self.shard.reader, [*range(0, self.comm.world_size + 1, self.per_host)])
+        host, device = self._host.start // self.per_host, self.shard.node_ids.device
         with torch.device("cpu"):  # whatever torch's default device is
-            nodes = [reader.structure(part, "node_ids")["node_ids"] for part in range(reader.parts)]
-            parts = [reader.structure(part) for part in host]
-            number = torch.empty(ptr[-1], dtype=torch.int64)
-            for node_ids, (begin, end) in zip(nodes, pairwise(ptr)):
-                number[node_ids[: end - begin]] = torch.arange(begin, end)
-            first, last = ptr[host.start], ptr[host.stop]
-            sources = torch.cat([number[nodes[part]][each["indices"].long()] for part, each in zip(host, parts)])
-            is_remote = (sources < first) | (sources >= last)
-            halo = sources[is_remote].unique()
-            indices = torch.where(is_remote, last - first + torch.searchsorted(halo, sources), sources - first)
-            degrees = torch.cat([each["indptr"].diff() for each in parts])
-            indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-            edge_ids = torch.cat([each["edge_ids"] for each in parts])
-            ranges = [(0, last - first), (last - first, last - first + len(halo))]
-            pieces = split(indptr, indices.to(parts[0]["indices"].dtype), edge_ids, is_remote, ranges)
-            sent = [self._needed_by(other, parts) for other in range(0, reader.parts, self.per_host)]
-            bounds = torch.tensor([ptr[each] for each in range(0, reader.parts + 1, self.per_host)])
-            received = torch.searchsorted(halo, bounds).diff().tolist()
-        device = self.shard.node_ids.device
-        counts = self._per_rank([len(each) for each in sent]), self._per_rank(received)
-        return [each.to(device) for each in pieces], SendPlan(torch.cat(sent).to(device), *counts)
+            arrays, (owned, held) = hosts.structure(host), hosts.rows(host)
+            indptr, indices, edge_ids = (arrays[name] for name in ("indptr", "indices", "edge_ids"))
+            pieces = split(indptr, indices, edge_ids, indices >= owned, [(0, owned), (owned, held)])
+            counts = [self._per_rank(arrays[name].diff().tolist()) for name in ("send_ptr", "recv_ptr")]
+        return [each.to(device) for each in pieces], SendPlan(arrays["send_rows"].to(device), *counts)
 
     def _per_rank(self, counts: list[int]) -> list[int]:
         """Counts of hosts as counts of ranks, (P,): a host's count belongs to its rank with the same heads as this one."""
         found = [0] * self.comm.world_size
         found[self._member :: self.per_host] = counts
         return found
-
-    def _needed_by(self, other: int, parts: list[dict]) -> torch.Tensor:
-        """The rows of this host, counted from its first, that another host needs; ``other`` is that host's first rank."""
-        if other == self._host.start:
-            return torch.empty(0, dtype=torch.int64)
-        found, base = [], self.ptr[self._host.start]
-        for part, each in zip(self._host, parts):
-            begin, end = each["send_ptr"][other], each["send_ptr"][other + self.per_host]
-            found.append(self.ptr[part] - base + each["send_rows"][begin:end].long())
-        return torch.cat(found).unique()

@@ -14,6 +14,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.load import load
+from dgl_gt.exchange.merged_parts import merged_parts
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import AUTO
 from dgl_gt.partition.shards.files import verify
@@ -134,11 +135,14 @@ def _shards(comm: Comm, directory) -> dict[str, str]:
     try:
         manifest = read_manifest(directory)
         seen = str(manifest["checksum"])
-        if manifest["parts"] != comm.world_size:
+        if manifest["parts"] < comm.world_size:
             raise InputError(
                 f"{directory} has {manifest['parts']} parts for {comm.world_size} ranks; start as many, or partition again"
             )
-        verify(directory, manifest, [comm.rank])
+        if manifest["parts"] > comm.world_size:
+            merged_parts(directory, manifest, comm.world_size)
+        else:
+            verify(directory, manifest, [comm.rank])
     except InputError as error:
         unread = str(error)
     return {"shards": seen, "unread": unread}

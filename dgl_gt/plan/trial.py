@@ -8,11 +8,10 @@ from functools import partial
 import msgspec
 import torch
 
-from dgl_gt.exchange.load import load
+from dgl_gt.exchange.load import load, read_parts
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.figures.profile import DEFAULT, Profile
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.child_process import run_forked
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
@@ -78,7 +77,8 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     Rank 0 makes the plan for all ranks, with its own profile. The profile of another host may order the candidates
     differently, and ranks that try different candidates would wait for each other forever.
     """
-    comm, cuts = sg.comm, [(str(each), read_figures(read_manifest(each))) for each in directories]
+    comm = sg.comm
+    cuts = [(str(each), read_figures(read_parts(each, comm)[0])) for each in directories]
     classes = read_task(sg, config).sizes["out_dim"]
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:

@@ -75,11 +75,11 @@ BAD = [
     (("edge", "edge"), (dict(depth=0),) * 2, "depth is 0; it must be an integer of at least 1"),
     (("edge", "edge"), (dict(depth=1.5),) * 2, "depth is 1.5; it must be an integer"),
     (("edge", "edge"), (dict(strategy="local"),) * 2, "strategy local runs on one part, and"),
-    (("three", "three"), (dict(),) * 2, "has 3 parts, but the number of ranks is 2; start 3"),
+    (("one", "one"), (dict(),) * 2, "start at most 1"),
     (("absent", "absent"), (dict(),) * 2, "absent"),
     # wrong on one rank alone
     (("edge", "absent"), (dict(),) * 2, "absent"),
-    (("edge", "three"), (dict(),) * 2, "has 3 parts"),
+    (("edge", "one"), (dict(),) * 2, "has 1 part"),
     (("edge", "edge"), (dict(), dict(strategy="mirror")), "use halo, gather, heads, ring or mesh=M"),
     (("edge", "edge"), (dict(), dict(strategy="nope")), "strategy is 'nope'"),
 ]
@@ -104,7 +104,7 @@ def results_of_loading(tmp_path_factory):
         ("edge", "sample:communities?nodes=200&features=5&seed=1", 2, dict(halo_depth=2)),
         ("vertex", "sample:communities?nodes=200&features=5&seed=1", 2, dict(cut="vertex")),
         ("other", "sample:communities?nodes=200&features=5&seed=2", 2, dict()),
-        ("three", "sample:communities?nodes=200&features=5&seed=1", 3, dict()),
+        ("one", "sample:communities?nodes=200&features=5&seed=1", 1, dict()),
     ):
         partition(source, parts, folder / name, **options)
     return run_ranks(2, load_wrongly, folder)
