@@ -48,6 +48,13 @@ _OF_TYPED = {  # what the settings of a transformer may be on a typed graph
     "global_attention": ("none",),
     "edge_update": (False,),
 }
+OF_STREAMED = {  # and what those of a model may be whose layers run piece by piece
+    "residual": ("identity", "linear", "none"),
+    "norm": ("layer", "rms", "none"),
+    "jumping": ("last",),
+    "global_attention": ("none",),
+    "edge_update": (False,),
+}
 _OF_TOKENS = {  # and where it reads hop tokens
     "score": ("dot",),
     "attention_dropout": (0.0,),

@@ -24,6 +24,7 @@ from .mirror import Mirror
 from .ring import Ring
 from .shard import Shard, make_shard, read_shard
 from .sharded_graph import ShardedGraph, checked_device
+from .streamed import Stream
 from .view import View
 
 _CLASSES = {
@@ -46,6 +47,7 @@ def load(
     timeout_s: float | None = None,
     check_parameters: bool = True,
     keep_freed_memory: bool = True,
+    spill: str | None = None,
 ) -> ShardedGraph:
     """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
 
@@ -85,6 +87,9 @@ def load(
         Whether glibc, on a CPU, keeps freed memory of this process for the next tensor, which takes a third off a training
         step; the process then takes twice the memory or more. An allocator that is preloaded takes less, see
         docs/guide.md. Settings of malloc in the environment win.
+    spill : path, optional
+        Directory for the rows between layers, with which the models of this package run one part after the other, so that
+        a rank holds the working set of one part; see docs/spilling.md.
 
     Returns
     -------
@@ -103,7 +108,7 @@ def load(
         comm = group if isinstance(group, Comm) else Comm(group, timeout_s, check_parameters)
         with comm.together():
             check_flags(overlap=overlap, keep_freed_memory=keep_freed_memory)
-            sg = _load(directory, strategy, depth, comm, device, overlap)
+            sg = _load(directory, strategy, depth, comm, device, overlap, spill)
     if keep_freed_memory and sg.device.type == "cpu":
         keep_for_reuse()
     return sg
@@ -130,7 +135,7 @@ def read_parts(directory, comm: Comm) -> tuple[dict, MergedParts | None]:
     return merged.manifest, merged
 
 
-def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) -> ShardedGraph:
+def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, spill: str | None) -> ShardedGraph:
     manifest, merged = read_parts(directory, comm)
     with comm.raising_together():
         rules = strategy_for(read_figures(manifest), strategy, depth, directory)
@@ -145,6 +150,8 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool) ->
     sg = ShardedGraph(shard, comm, rules, lambda on: make_view(rules, on, comm, overlap))
     if shard.schema is not None:
         sg.view.in_degrees_by_relation()  # in a vertex cut they are exchanged once
+    if spill is not None:
+        sg.stream = Stream(shard, comm, merged.ends(comm.rank) if merged else [0, shard.num_owned], str(spill))
     comm.reset_counters()
     comm.owned_rows = shard.num_owned
     return sg

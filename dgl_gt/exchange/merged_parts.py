@@ -86,6 +86,11 @@ class MergedParts:
             found.append(ptr[each] - self._ptr[part] + rows.long())
         return torch.cat(found).unique()
 
+    def ends(self, part: int) -> list[int]:
+        """Return where the parts in a part begin among its rows, and the end of the last one."""
+        ptr = self._reader.manifest["ptr"]
+        return [ptr[each] - self._ptr[part] for each in (*self._within(part), self._bounds[part + 1])]
+
     def rows(self, part: int, depth: int = 1) -> list[int]:
         """Return the number of owned rows, and of held rows."""
         assert depth == 1

@@ -19,6 +19,7 @@ from dgl_gt.torch_internals import is_inside_ddp
 
 from .halo import Halo, deep_views
 from .shard import Shard, pull
+from .streamed import Stream
 from .view import View
 
 
@@ -70,6 +71,8 @@ class ShardedGraph:
         ``heads``, ``ring``, ``mesh=M`` and ``mirror``, and never changes.
     depth : int
         Number of layers between exchanges, see :meth:`views`.
+    stream : Stream, optional
+        The pieces in which layers run, where ``load`` was given ``spill``.
     """
 
     def __init__(self, shard: Shard, comm: Comm, strategy: StrategyRules, make_view: Callable[[Shard], View]):
@@ -85,6 +88,7 @@ class ShardedGraph:
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.edge_ids = shard.edge_ids[: shard.edges[0]]
         self.manifest = shard.manifest
+        self.stream: Stream | None = None
         self._has_warned = self._takes_held_rows = False
 
     def __repr__(self):

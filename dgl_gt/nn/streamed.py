@@ -1,0 +1,170 @@
+"""A pass of a model whose layers run piece by piece, with the rows between layers in files.
+
+Forward keeps the rows that each layer reads. Backward computes each piece of each layer again, from the last layer to the
+first, and adds the gradients of its sources' rows; keyed dropout draws the masks of the first time. So a process holds the
+working set of one piece of one layer, as GriNNder does for GCNs on one GPU (arXiv 2605.11517).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dgl_gt.exchange.streamed import SpilledRows, Stream
+from dgl_gt.exchange.view import SeededView
+
+_Run = Callable[[int, Tensor, list[Tensor]], Tensor]  # of a piece's number, its rows, and rows of its edges
+
+
+class LayeredModel(Protocol):
+    """A model that can run piece by piece: layers, and what each row goes through before the first and after the last.
+
+    A layer is called as ``layer(seeded, h, bias, **edge)``, with the rows of a piece's sources.
+    """
+
+    layers: nn.ModuleList
+
+    def encode(self, feat: Tensor, seeded: SeededView) -> Tensor: ...
+    def decode(self, h: Tensor, seeded: SeededView) -> Tensor: ...
+    def parameters(self) -> Iterable[Tensor]: ...
+
+
+def run_streamed(
+    model: LayeredModel,
+    stream: Stream,
+    seeds: Mapping[nn.Module, Tensor],
+    feat: Tensor,
+    biases: list[Tensor | None],
+    edge: Tensor | None,
+) -> Tensor:
+    """Return what the model gives the owned rows, (N_owned, out), from their features; a collective.
+
+    ``biases`` has one for each layer, (E, H) or None; ``edge`` (E, F) is given to all layers.
+    """
+    a_pass = _Pass(model, stream, seeds, biases, edge)
+    return _Streamed.apply(a_pass, feat, *a_pass.of_edges, *a_pass.parameters)
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a_pass, feat, *others):
+        ctx.a_pass = a_pass
+        ctx.save_for_backward(feat)
+        return a_pass.forward(feat, any(ctx.needs_input_grad))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_out):
+        return None, *ctx.a_pass.backward(ctx.saved_tensors[0], ctx.needs_input_grad[1], grad_out)
+
+
+class _Pass:
+    """One pass. Tensors of ``of_edges`` have a row for each edge, and may need a gradient, as the parameters do."""
+
+    def __init__(self, model: LayeredModel, stream: Stream, seeds, biases: list[Tensor | None], edge: Tensor | None):
+        self._model, self._stream, self._seeds = model, stream, seeds
+        self._given = [{"attn_bias": bias} if edge is None else {"attn_bias": bias, "edge": edge} for bias in biases]
+        self.of_edges = [*{id(x): x for each in self._given for x in each.values() if x is not None}.values()]
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
+        self._inputs: list[SpilledRows] = []  # the rows that each layer reads, and those after the last
+        settings = {"dtype": torch.get_autocast_dtype("cpu"), "enabled": torch.is_autocast_enabled("cpu")}
+        self._autocast = partial(torch.autocast, "cpu", **settings)
+
+    def forward(self, feat: Tensor, keeps: bool) -> Tensor:
+        """Return the result; with ``keeps``, keep what backward reads."""
+        stream = self._stream
+        after = self._filled(self._encode, lambda number: feat[stream.rows[number]])
+        for index in range(len(self._model.layers)):
+            before = after
+            stream.fetch(before)
+            after = self._filled(partial(self._layer, index), partial(stream.sources, before))
+            self._done(before, keeps)
+        with self._autocast():
+            out = [self._decode(number, after.rows[rows], []) for number, rows in enumerate(stream.rows)]
+        self._done(after, keeps)
+        return torch.cat(out)
+
+    def _done(self, space: SpilledRows, keeps: bool) -> None:
+        space.release()
+        if keeps:
+            self._inputs.append(space)
+        else:
+            self._stream.give_back(space)
+
+    def _filled(self, run: _Run, rows_of: Callable[[int], Tensor]) -> SpilledRows:
+        """Space with the rows that all pieces give."""
+        space = None
+        for number, rows in enumerate(self._stream.rows):
+            with self._autocast():
+                found = run(number, rows_of(number), self._edges_of(number))
+            space = space or self._stream.take(found.shape[1], found.dtype)
+            space.rows[rows] = found
+            space.release()
+        assert space is not None
+        return space
+
+    def backward(self, feat: Tensor, feat_needs_gradient: bool, grad_out: Tensor) -> list[Tensor | None]:
+        """Return the gradients of ``feat``, of ``of_edges`` and of the parameters."""
+        stream, sums = self._stream, [torch.zeros_like(x) for x in (*self.of_edges, *self.parameters)]
+        space = self._inputs.pop()
+        gradient = stream.take(space.rows.shape[1], space.rows.dtype)
+        for number, rows in enumerate(stream.rows):
+            gradient.rows[rows] = self._again(self._decode, number, space.rows[rows].clone(), grad_out[rows], sums)
+        self._stream.give_back(space)
+        for index in reversed(range(len(self._model.layers))):
+            space, after = self._inputs.pop(), gradient
+            gradient = stream.take(space.rows.shape[1], space.rows.dtype)
+            gradient.rows.zero_()
+            for number, rows in enumerate(stream.rows):
+                h, upstream = stream.sources(space, number), after.rows[rows]
+                stream.add(gradient, number, self._again(partial(self._layer, index), number, h, upstream, sums))
+                for each in (space, after, gradient):
+                    each.release()
+            stream.send_home(gradient)
+            stream.give_back(space)
+            stream.give_back(after)
+        of_feat = torch.zeros_like(feat) if feat_needs_gradient else None
+        for number, rows in enumerate(stream.rows):
+            found = self._again(self._encode, number, feat[rows], gradient.rows[rows], sums, feat_needs_gradient)
+            if of_feat is not None:
+                of_feat[rows] = found
+        stream.give_back(gradient)
+        return [of_feat, *sums]
+
+    def _again(self, run: _Run, number: int, h: Tensor, upstream: Tensor, sums: list[Tensor], reaches=True) -> Tensor:
+        """Compute a piece again; add the gradients of parameters and edges to ``sums``, and return that of its rows."""
+        h, edges = h.detach().requires_grad_(reaches), self._edges_of(number)
+        edges = [each.detach().requires_grad_(whole.requires_grad) for each, whole in zip(edges, self.of_edges)]
+        with torch.enable_grad(), self._autocast():
+            out = run(number, h, edges)
+        targets = [each[self._stream.edges[number]] for each in sums[: len(edges)]] + sums[len(edges) :]
+        pairs = [(x, total) for x, total in zip((*edges, *self.parameters), targets) if x.requires_grad]
+        if reaches:
+            of_rows = torch.zeros_like(h)
+            pairs.append((h, of_rows))
+        found = torch.autograd.grad(out, [x for x, _ in pairs], upstream, allow_unused=True)
+        for (_, total), gradient in zip(pairs, found, strict=True):
+            if gradient is not None:
+                total += gradient
+        return of_rows if reaches else h
+
+    def _edges_of(self, number: int) -> list[Tensor]:
+        return [each[self._stream.edges[number]] for each in self.of_edges]
+
+    def _seeded(self, number: int) -> SeededView:
+        return SeededView(self._stream.piece(number), self._seeds)
+
+    def _encode(self, number: int, feat: Tensor, edges: list[Tensor]) -> Tensor:
+        return self._model.encode(feat, self._seeded(number))
+
+    def _layer(self, index: int, number: int, h: Tensor, edges: list[Tensor]) -> Tensor:
+        of_pass = {id(whole): piece for whole, piece in zip(self.of_edges, edges)}
+        given = {name: x if x is None else of_pass[id(x)] for name, x in self._given[index].items()}
+        return self._model.layers[index](self._seeded(number), h, given.pop("attn_bias"), **given)
+
+    def _decode(self, number: int, h: Tensor, edges: list[Tensor]) -> Tensor:
+        return self._model.decode(h, self._seeded(number))

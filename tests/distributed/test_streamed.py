@@ -1,0 +1,91 @@
+"""Layers that run part by part, with rows between them in files: losses, gradients and predictions of one process."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+from test_merged_parts import SETTINGS, graph, shards  # noqa: F401
+
+import dgl_gt
+from dgl_gt.nn import GraphTransformer, set_dropout_step
+from dgl_gt.partition import InputError
+from dgl_gt.train.config import read_config
+from dgl_gt.train.run import train
+
+PARTS = 4
+MODELS = {
+    "transformer": {},
+    "five layers, post-norm": {"layers": 5, "norm_first": False, "norm": "rms"},
+    "edge features": {"edge_features": "weight"},
+    "keys and values": {"edge_features": "weight", "edge_role": "key_value"},
+    "gat": {"architecture": "gnn", "score": "additive"},
+    "gcn": {"architecture": "gnn", "heads": 1, "attention_dropout": 0},
+    "links": {"task": "link_prediction"},
+    "trained rows": {"node_embedding": 4},
+}
+
+
+def trained(rank, path, settings, spill):
+    torch.set_default_dtype(torch.float64)
+    sg = dgl_gt.load(path, spill=spill)
+    result = train(sg, read_config(**settings))
+    assert spill is None or not os.listdir(spill)
+    weights = torch.cat([each.flatten() for each in result.model.parameters()])
+    return result.losses, result.validations, [result.test], weights.detach().numpy()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("more", MODELS.values(), ids=MODELS)
+def test_a_run_is_that_of_one_process(shards, tmp_path, ranks, more):  # noqa: F811
+    settings = SETTINGS | more
+    (expected,) = run_ranks(1, trained, shards / "1", settings, None)
+    for found in run_ranks(ranks, trained, shards / str(PARTS), settings, str(tmp_path)):
+        for mine, theirs in list(zip(found, expected, strict=True))[: 3 if "node_embedding" in more else 4]:
+            np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-11)
+
+
+def gradients(rank, path, spill):
+    torch.set_default_dtype(torch.float64)
+    sg = dgl_gt.load(path, spill=spill)
+    torch.manual_seed(0)
+    model = GraphTransformer(5, 12, 3, layers=3, heads=2, dropout=0.3, attention_dropout=0.3)
+    set_dropout_step(model, 0, 0)
+    feat = sg.ndata["feat"].double().requires_grad_()
+    bias = torch.sin(sg.edge_ids.double()).unsqueeze(1).repeat(1, 2).requires_grad_()
+    out = model(sg, feat, bias)
+    (out * torch.cos(sg.node_ids.double()).unsqueeze(1)).sum().backward()
+    sg.comm.sum_gradients(model.parameters())
+    of_edges = torch.zeros(sg.manifest["edges"], 2).index_copy(0, sg.edge_ids, bias.grad)
+    whole = [sg.gather(each) for each in (out, feat.grad)] + [sg.comm.all_reduce(of_edges)]
+    return [each.numpy() for each in (*whole, *(parameter.grad for parameter in model.parameters()))]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_gradient(shards, tmp_path, ranks):  # noqa: F811
+    (expected,) = run_ranks(1, gradients, shards / "1", None)
+    for found in run_ranks(ranks, gradients, shards / str(PARTS), str(tmp_path)):
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-9 * max(1, np.linalg.norm(theirs)))
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"norm": "batch"}, "norm is batch"),
+        ({"global_attention": "polynormer"}, "global_attention is polynormer"),
+        ({"jumping": "sum"}, "jumping is sum"),
+        ({"architecture": "gnn", "residual": "initial", "heads": 1}, "residual is initial"),
+    ],
+)
+def test_models_that_read_other_rows(shards, tmp_path, more, named):  # noqa: F811
+    sg = dgl_gt.load(shards / str(PARTS), spill=tmp_path)
+    with pytest.raises(InputError, match=named):
+        train(sg, read_config(**SETTINGS | {"attention_dropout": 0} | more))
+
+
+def test_a_directory_that_is_not_there(shards, tmp_path):  # noqa: F811
+    sg = dgl_gt.load(shards / str(PARTS), spill=tmp_path / "absent")
+    with pytest.raises(InputError, match="absent"):
+        train(sg, read_config(**SETTINGS))
