@@ -52,9 +52,10 @@ class Stages:
 
     def map(self, stage: str, task: Callable[[int], Arrays], count: int) -> None:
         """Run ``task(item)`` for ``count`` items, and keep the arrays that each returns in the file ``stage/item``."""
-        if self.folder.has(f"{_DONE}/{stage}"):
+        if stage in self.folder.names(_DONE):
             return
-        items = [item for item in range(count) if not self.folder.has(f"{stage}/{item}")]
+        there = self.folder.names(stage)
+        items = [item for item in range(count) if str(item) not in there]
         self.progress(stage)
         started = said = time.monotonic()
         written = 0
