@@ -77,9 +77,7 @@ def partition_on(
     """Partition an opened source by the tasks of an engine; arguments as for :func:`dgl_gt.partition.partition`."""
     memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
     sizes = Sizes.within(memory_bytes) if sizes is None else sizes
-    coo = _checked(opened, config)
-    check_parts(coo.num_nodes, config.parts)
-    check_worker_memory(coo, config.parts, memory_bytes)
+    coo = checked(opened, config, memory_bytes)
     target = check_target(out, SHARDS, force=force)
     work = target.parent / f".{target.name}.work"
     with held(work):
@@ -144,8 +142,9 @@ def check_worker_memory(coo: COOGraph, parts: int, memory_bytes: int) -> None:
         )
 
 
-def _checked(opened: Graph | COOGraph, config) -> COOGraph:
+def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
     """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
+    check_options(config)
     if opened.schema is not None or opened.link_split is not None or opened.links is not None:
         what = "node types" if opened.schema is not None else "links that are split off"
         raise InputError(
@@ -180,6 +179,8 @@ def _checked(opened: Graph | COOGraph, config) -> COOGraph:
     coo = replace(opened, num_nodes=checked_num_nodes(opened.num_nodes, low, high, opened.name))
     coo = replace(coo, node_data=standard_by_type(coo.node_data, coo), edge_data=standard_by_type(coo.edge_data, coo))
     check_data(replace(coo, listed_once=False))  # edge data have a row for each listed edge
+    check_parts(coo.num_nodes, config.parts)
+    check_worker_memory(coo, config.parts, memory_bytes)
     return coo
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,7 @@ _DONE = "done"
 _SAYS_EVERY_S = 10
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What runs tasks: here, or on many machines."""
 
