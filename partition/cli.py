@@ -154,7 +154,7 @@ def _dry_run_of_engine(args) -> tuple[dict, str]:
     source = open_source(args.source, config)
     check_extras(source, config)
     source = checked(source, config, memory_bytes)
-    stages = estimated_stages(source, config.parts, memory_bytes)
+    stages = estimated_stages(source, config, memory_bytes)
     result = {name: {"tasks": tasks, "bytes": size, "seconds": seconds} for name, tasks, size, seconds in stages}
     rows = [
         [name, tasks, format_bytes(size), f"{seconds / min(workers, tasks) / 60:.1f}"]

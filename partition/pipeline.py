@@ -271,7 +271,6 @@ def _on_engine(engine, source, config: PartitionConfig, out, force, resume, prog
         progress("reading the graph")
         opened = open_source(source, config)
         check_extras(opened, config)
-        check_disk_space(opened, out, "metis")
         more = {"force": force, "resume": resume, "progress": progress, "memory_bytes": memory_bytes}
         return partition_on(engine, opened, config, out, id_map=names_tables(source, config.ends), **more)
 

@@ -66,6 +66,11 @@ class Folder:
         with safe_open(self.place(name), framework="numpy") as file:
             return [file.get_tensor(key) for key in keys]
 
+    def rows(self, name: str, key: str, begin: int, end: int) -> np.ndarray:
+        """Read some rows, at least one, of an array of a file, and no more of it."""
+        with safe_open(self.place(name), framework="numpy") as file:
+            return file.get_slice(key)[begin:end]
+
     def slices(self, name: str, ptr: str, item: int, *keys: str) -> list[np.ndarray]:
         """Read ``array[ptr[item]:ptr[item + 1]]`` of arrays of a file, and no more of them."""
         with safe_open(self.place(name), framework="numpy") as file:

@@ -21,15 +21,15 @@ from dgl_gt.partition.shards.manifest import SHARDS, write_manifest
 from dgl_gt.partition.shards.write import add_node_names, described_counts
 from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
 from dgl_gt.partition.system.atomic_write import new_directory
-from dgl_gt.partition.system.output_checks import check_target
-from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.system.output_checks import check_room, check_target
 
 from .clusters import coarsen
 from .cut import cut_coarse, refine
 from .edges import DEGREE, bucket_chunk, choose_ranges, chunks, count_chunk, encode_degrees, number_added, sort_range
 from .engine import MEMORY_BYTES, version
+from .estimate import check_worker_memory, disk_bytes, most_edges
 from .files import Folder, array_file, identity
-from .job import BASE_BYTES, EDGE_BYTES, Job, Sizes
+from .job import Job, Sizes
 from .parts import PARTS, write_parts
 from .stages import Engine, Stages
 from .work import begun, held
@@ -39,7 +39,6 @@ _REFUSED = (  # options that change the graph or the cut in ways that no task kn
     *("reverse_kind", "self_loop_fill", "random_features", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
-_UNEVEN = 1.5  # of the largest part over an even share
 _OPTIONS = ("parts", "seed", "attempts", "target_weights", "costs", "encode", "undirected", "self_loops")  # of a plan
 
 
@@ -76,8 +75,9 @@ def partition_on(
 ) -> dict:
     """Partition an opened source by the tasks of an engine; arguments as for :func:`dgl_gt.partition.partition`."""
     memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
-    sizes = Sizes.within(memory_bytes) if sizes is None else sizes
     coo = checked(opened, config, memory_bytes)
+    sizes = Sizes.within(memory_bytes, coo.num_nodes, most_edges(coo, config)) if sizes is None else sizes
+    check_room(out, disk_bytes(coo, config, memory_bytes))
     target = check_target(out, SHARDS, force=force)
     work = target.parent / f".{target.name}.work"
     with held(work):
@@ -126,22 +126,6 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def check_worker_memory(coo: COOGraph, parts: int, memory_bytes: int) -> None:
-    """Raise :class:`InputError` where two parts do not fit into the memory of a task."""
-    row_bytes = sum(each.itemsize * int(np.prod(each.shape[1:])) for each in coo.node_data.values())
-    edge_bytes = sum(each.itemsize * int(np.prod(each.shape[1:])) for each in coo.edge_data.values())
-    assert coo.num_nodes is not None
-    edges = coo.num_edges / parts
-    searched = 2 * edges * EDGE_BYTES
-    written = edges * (EDGE_BYTES + edge_bytes) + 2 * coo.num_nodes / parts * (2 * row_bytes + EDGE_BYTES)
-    needed = BASE_BYTES + int(_UNEVEN * max(searched, written))
-    if needed > memory_bytes:
-        raise InputError(
-            f"worker_memory (--worker-memory) is {format_bytes(memory_bytes)}, and tasks on {parts} parts of {coo.name} need about "
-            f"{needed >> 20}MiB: give that much, or make more parts"
-        )
-
-
 def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
     """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
     check_options(config)
@@ -180,7 +164,7 @@ def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
     coo = replace(coo, node_data=standard_by_type(coo.node_data, coo), edge_data=standard_by_type(coo.edge_data, coo))
     check_data(replace(coo, listed_once=False))  # edge data have a row for each listed edge
     check_parts(coo.num_nodes, config.parts)
-    check_worker_memory(coo, config.parts, memory_bytes)
+    check_worker_memory(coo, config, memory_bytes)
     return coo
 
 
