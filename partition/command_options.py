@@ -137,7 +137,7 @@ def _add_engine(group) -> None:
     group.add_argument(
         "--workers", type=int, metavar="W", help="processes of --engine local (default: one per processor)"
     )
-    text = "memory that one task may take, such as 8GiB (default: 4GiB)"
+    text = "memory of a worker for each task at once, such as 8GiB (default: 4GiB)"
     group.add_argument("--worker-memory", type=size_in_bytes, metavar="SIZE", help=text)
     group.add_argument("--resume", action="store_true", help="go on where the same command ended")
 

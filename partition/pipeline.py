@@ -174,7 +174,7 @@ def partition(
         Many workers make an edge cut of a graph that one machine cannot hold, see docs/distributed_partitioning.md. Their
         files are in a hidden folder beside ``out``.
     worker_memory : int, optional
-        With ``engine``, memory that one task may take, bytes; by default 4 GiB. The same seed and ``worker_memory`` give the
+        With ``engine``, memory of a worker for each of its threads, bytes; by default 4 GiB. The same seed and ``worker_memory`` give the
         same shards, whatever the number of workers.
     resume : bool
         With ``engine``, go on where a run of the same arguments ended.
