@@ -23,6 +23,7 @@ _MOST_ROUNDS = 10
 _LEAST_SAVING = (
     0.95  # clusters, or the edges between them, after two rounds over those before; with less gain, they end
 )
+_ALONE_FROM = 2  # the round from which nodes that no cluster takes come together; that costs some halo rows
 _CLUSTER_BYTES, _END_BYTES = 80, 24  # that METIS takes for each node, and the task for each end of an edge
 
 
@@ -36,7 +37,9 @@ def coarsen(run: Stages, job: Job, ends: int) -> int:
     heaviest, rounds = max(1, total // (_CLUSTERS_PER_PART * job.parts)), 0
     run.map("labels-0", partial(_labels, job, number=0), job.ranges)
     size, before = np.array([job.num_nodes, ends]), np.array([np.inf, np.inf])
-    while size.sum() > job.sizes.coarse_ends and rounds < _MOST_ROUNDS and (size < _LEAST_SAVING * before).any():
+    while size.sum() > job.sizes.coarse_ends and rounds < _MOST_ROUNDS:
+        if rounds > _ALONE_FROM and (size >= _LEAST_SAVING * before).all():
+            break
         if rounds:
             run.drop(f"cluster-{rounds}", f"coarse-{rounds}")
         for _ in range(2):  # every node asks once
@@ -108,7 +111,7 @@ def _ask(job: Job, index: int, number: int, heaviest: int) -> Arrays:
     other, wish, salt = ~is_own, labels[code].astype(np.int64), job.seed + number
     to = _favourites(len(nodes), row[joins], wish[joins], affinity[joins], salt)
     (weight,) = job.folder.load(f"weights-{number}/{index}", "weight")
-    left = np.flatnonzero(asks & (to < 0) & (label == nodes) & (weight == own_weight))
+    left = np.flatnonzero(asks & (number >= _ALONE_FROM) & (to < 0) & (label == nodes) & (weight == own_weight))
     wished = _favourites(len(nodes), row[other], wish[other], affinity[other], salt)[left]
     to[left] = nodes[_leaders(left, wished, own_weight[left], heaviest)]
     row = np.flatnonzero((to >= 0) & (to != label))

@@ -134,7 +134,7 @@ def test_rounds_of_clusters_end_when_they_save_little(tmp_path, monkeypatch, sma
     draw, engine = np.random.default_rng(0), Counting()
     graph = from_edges(*draw.integers(0, 60, (2, 1500)), 60)  # nodes are heavier than clusters may be
     partition(graph, 8, tmp_path / "out", engine=engine)
-    assert len({stage for stage, _ in engine.tasks if stage.startswith("moves-")}) == 2
+    assert len({stage for stage, _ in engine.tasks if stage.startswith("moves-")}) == 4
 
 
 def test_a_graph_of_clusters_that_metis_cannot_take(tmp_path, monkeypatch):
