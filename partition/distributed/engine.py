@@ -181,9 +181,14 @@ def connected(scheduler: str | None, *, insecure: bool = False) -> Iterator[Dask
             f"scheduler is {scheduler!r}, and whoever can reach it can run code on all workers: use tls://, or add insecure "
             "(--insecure) on a network that you trust"
         )
+    if kind == "tls" and distributed.Security().get_connection_args("client")["ssl_context"] is None:
+        raise InputError(
+            f"scheduler is {scheduler!r}, and Dask's settings name no certificate: set distributed.comm.tls.ca-file, "
+            "client.cert and client.key there, or in the environment as DASK_DISTRIBUTED__COMM__TLS__CA_FILE and so on"
+        )
     try:
         client = distributed.Client(scheduler, set_as_default=False, timeout=_WAIT_S)
-    except (OSError, TimeoutError, TypeError, ValueError) as error:  # a missing certificate is a TypeError
+    except (OSError, TimeoutError, ValueError) as error:
         raise InputError(
             f"there is no scheduler at {scheduler} ({first_line(error)}); start one, or correct the address"
         ) from error
