@@ -44,7 +44,7 @@ def divided(path: Path) -> Sizes:
 def quality(path: Path, parts: int, seed: int) -> dict:
     """Both cuts of a graph: halo rows, predicted steps, and their ratios."""
     sizes, costs = divided(path), default_costs()
-    within, Sizes.within = Sizes.within, lambda memory_bytes: sizes
+    within, Sizes.within = Sizes.within, lambda *given: sizes
     with tempfile.TemporaryDirectory() as folder:
         many = partition(path, parts, f"{folder}/many", engine=InProcess(), seed=seed)
         one = partition(path, parts, f"{folder}/one", seed=seed)

@@ -19,12 +19,21 @@ from dgl_gt.partition.system.output_checks import free_disk_bytes
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from . import console
-from .command_options import add_bound, add_options, add_reading, engine_options, reading, settings, show_at_first
+from .command_options import (
+    add_bound,
+    add_options,
+    add_reading,
+    check_engine,
+    engine_options,
+    reading,
+    settings,
+    show_at_first,
+)
 from .config import PartitionConfig
 from .conversion import convert
 from .distributed.engine import MEMORY_BYTES
 from .distributed.estimate import estimated_stages
-from .distributed.pipeline import check_options
+from .distributed.pipeline import check_options, checked
 from .errors import InputError, SourceWarning
 from .memory_bound import (
     METHOD_NAMES,
@@ -89,6 +98,7 @@ def _partition(args) -> tuple[dict, str]:
     started = time.monotonic()
     warnings.simplefilter("ignore", SourceWarning)  # print_source_notes says it below
     if args.dry_run:
+        check_engine(args)
         return _dry_run_of_engine(args) if args.engine else _dry_run(args)
     if args.out is None:
         raise InputError("--out is missing: name the shard directory to write, or add --dry-run")
@@ -140,11 +150,11 @@ def _dry_run_of_engine(args) -> tuple[dict, str]:
     """What many workers would do; none is started or asked."""
     config = PartitionConfig(**settings(args))
     check_options(config)
+    memory_bytes, workers = args.worker_memory or MEMORY_BYTES, args.workers or 1
     source = open_source(args.source, config)
     check_extras(source, config)
-    check_parts(source.num_nodes, config.parts)
-    memory_bytes, workers = args.worker_memory or MEMORY_BYTES, args.workers or 1
-    stages = estimated_stages(source, config.parts, memory_bytes)
+    source = checked(source, config, memory_bytes)
+    stages = estimated_stages(source, config, memory_bytes)
     result = {name: {"tasks": tasks, "bytes": size, "seconds": seconds} for name, tasks, size, seconds in stages}
     rows = [
         [name, tasks, format_bytes(size), f"{seconds / min(workers, tasks) / 60:.1f}"]

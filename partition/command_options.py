@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 
-from dgl_gt.partition.distributed.engine import MEMORY_BYTES, connected, local
+from dgl_gt.partition.distributed.engine import MEMORY_BYTES, MOST_WORKERS, connected, local
 from dgl_gt.partition.figures.costs import read_costs
 from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.partition.shards.manifest import read_manifest
@@ -19,7 +19,7 @@ from dgl_gt.partition.system.units import parse_size
 from dgl_gt.partition.system.user_files import regular_file
 
 from .config import CUTS, PartitionConfig
-from .errors import InputError
+from .errors import InputError, whole_number
 
 READING = (
     *("num_nodes", "node_data", "node_table", "id", "ends", "fill_missing"),
@@ -137,7 +137,7 @@ def _add_engine(group) -> None:
     group.add_argument(
         "--workers", type=int, metavar="W", help="processes of --engine local (default: one per processor)"
     )
-    text = "memory that one task may take, such as 8GiB (default: 4GiB)"
+    text = "memory of a worker for each task at once, such as 8GiB (default: 4GiB)"
     group.add_argument("--worker-memory", type=size_in_bytes, metavar="SIZE", help=text)
     group.add_argument("--resume", action="store_true", help="go on where the same command ended")
 
@@ -239,14 +239,21 @@ def settings(args) -> dict:
     return found
 
 
+def check_engine(args) -> None:
+    """Raise :class:`InputError` where options of many workers do not fit together."""
+    for name, engine in _OF_ENGINES.items():
+        value = getattr(args, name)
+        if value not in (None, False) and (args.engine is None or engine not in (None, args.engine)):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for --engine {engine or 'dask or local'}; add that, or leave {option} out")
+    if args.workers is not None:
+        whole_number("workers (--workers)", args.workers, 1, MOST_WORKERS)
+
+
 @contextmanager
 def engine_options(args) -> Iterator[dict]:
     """Give the arguments of :func:`dgl_gt.partition.partition` that are for many workers, which run meanwhile."""
-    for name, engine in _OF_ENGINES.items():
-        value = getattr(args, name)
-        if value and (args.engine is None or engine not in (None, args.engine)):
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} is for --engine {engine or 'dask or local'}; add that, or leave {option} out")
+    check_engine(args)
     if args.engine is None:
         yield {}
         return

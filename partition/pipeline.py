@@ -11,6 +11,7 @@ from dgl_gt.partition.cuts.streamed_cut import open_stream, streamed_cut
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.cuts.weights import check_weights
 from dgl_gt.partition.distributed.pipeline import check_options, partition_on
+from dgl_gt.partition.distributed.stages import Engine
 from dgl_gt.partition.errors import InputError, check_flags, whole_number
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
@@ -173,7 +174,7 @@ def partition(
         Many workers make an edge cut of a graph that one machine cannot hold, see docs/distributed_partitioning.md. Their
         files are in a hidden folder beside ``out``.
     worker_memory : int, optional
-        With ``engine``, memory that one task may take, bytes; by default 4 GiB. The same seed and ``worker_memory`` give the
+        With ``engine``, memory of a worker for each of its threads, bytes; by default 4 GiB. The same seed and ``worker_memory`` give the
         same shards, whatever the number of workers.
     resume : bool
         With ``engine``, go on where a run of the same arguments ended.
@@ -197,6 +198,9 @@ def partition(
     config = PartitionConfig(**{each.name: arguments[each.name] for each in fields(PartitionConfig)})
     if engine is not None:
         return _on_engine(engine, source, config, out, force, resume, progress, worker_memory)
+    if resume or worker_memory is not None:
+        name = "resume" if resume else "worker_memory"
+        raise InputError(f"{name} is given, which is for many workers: give an engine, too, or leave it out")
     kind = ASSIGNMENT if config.assignment_only else SHARDS
     with new_directory(out, kind, force=force) as folder, ExitStack() as until_written:
         progress = until_written.enter_context(stages(progress))
@@ -255,6 +259,8 @@ def _on_engine(engine, source, config: PartitionConfig, out, force, resume, prog
     """Partition by tasks on many workers."""
     check_options(config)
     check_flags(resume=resume)
+    if not isinstance(engine, Engine):
+        raise InputError(f"engine is {engine!r}; it must be a DaskEngine (dgl_gt.partition.DaskEngine(client))")
     if isinstance(located(out), Url):
         raise InputError(
             f"out is {out}, and an engine (--engine) writes to a folder that all workers see; give one, and copy it"
@@ -265,7 +271,6 @@ def _on_engine(engine, source, config: PartitionConfig, out, force, resume, prog
         progress("reading the graph")
         opened = open_source(source, config)
         check_extras(opened, config)
-        check_disk_space(opened, out, "metis")
         more = {"force": force, "resume": resume, "progress": progress, "memory_bytes": memory_bytes}
         return partition_on(engine, opened, config, out, id_map=names_tables(source, config.ends), **more)
 

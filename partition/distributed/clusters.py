@@ -12,11 +12,19 @@ from functools import partial
 
 import numpy as np
 
-from .job import Job, mixed
+from dgl_gt.partition.cuts.metis import EDGE_BYTES as METIS_EDGE_BYTES
+from dgl_gt.partition.errors import InputError
+
+from .job import BASE_BYTES, USABLE, Job, mixed
 from .stages import Arrays, Stages, by_key, gather
 
 _CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
 _MOST_ROUNDS = 10
+_LEAST_SAVING = (
+    0.95  # clusters, or the edges between them, after two rounds over those before; with less gain, they end
+)
+_ALONE_FROM = 2  # the round from which nodes that no cluster takes come together; that costs some halo rows
+_CLUSTER_BYTES, _END_BYTES = 80, 24  # that METIS takes for each node, and the task for each end of an edge
 
 
 def coarsen(run: Stages, job: Job, ends: int) -> int:
@@ -28,17 +36,31 @@ def coarsen(run: Stages, job: Job, ends: int) -> int:
     total = int(job.weights(np.array([job.num_edges / job.num_nodes]))[0]) * job.num_nodes
     heaviest, rounds = max(1, total // (_CLUSTERS_PER_PART * job.parts)), 0
     run.map("labels-0", partial(_labels, job, number=0), job.ranges)
-    while ends > job.sizes.coarse_ends and rounds < _MOST_ROUNDS:
+    size, before = np.array([job.num_nodes, ends]), np.array([np.inf, np.inf])
+    while size.sum() > job.sizes.coarse_ends and rounds < _MOST_ROUNDS:
+        if rounds > _ALONE_FROM and (size >= _LEAST_SAVING * before).all():
+            break
         if rounds:
             run.drop(f"cluster-{rounds}", f"coarse-{rounds}")
         for _ in range(2):  # every node asks once
             _round(run, job, rounds, heaviest)
             rounds += 1
-        ends = _contract(run, job, rounds)
+        size, before = _contract(run, job, rounds), size
     if not rounds:
-        _contract(run, job, 0)
+        size = _contract(run, job, 0)
+    _check_metis(job, *size.tolist())
     run.drop(f"labels-{rounds}", f"weights-{rounds}")
     return rounds
+
+
+def _check_metis(job: Job, clusters: int, ends: int) -> None:
+    """Raise :class:`InputError` where METIS takes more memory for the graph of clusters than a task may."""
+    needed = BASE_BYTES + clusters * _CLUSTER_BYTES + ends * (METIS_EDGE_BYTES // 2 + _END_BYTES)
+    if job.sizes.usable_bytes is not None and needed > job.sizes.usable_bytes:
+        raise InputError(
+            f"{job.coo.name} has few clusters: {clusters:,} are left, with {ends // 2:,} edges between them, for which METIS needs a "
+            f"worker_memory (--worker-memory) of about {int(needed / USABLE) + (1 << 20) >> 20}MiB; give that much"
+        )
 
 
 def _round(run: Stages, job: Job, number: int, heaviest: int) -> None:
@@ -86,13 +108,39 @@ def _ask(job: Job, index: int, number: int, heaviest: int) -> Arrays:
     own[row[is_own]] = affinity[is_own]
     room = heaviest - job.lookup(f"weights-{number}", "weight", labels)
     joins = ~is_own & (affinity > own[row]) & (room[code] >= own_weight[row])
-    row, to, affinity = row[joins], labels[code[joins]], affinity[joins]
-    order = np.lexsort((mixed(to.astype(np.int64) * 31 + row, job.seed + number), affinity, row))
-    row, to = row[order], to[order]
-    is_last = np.ones(len(row), bool)
-    is_last[:-1] = row[1:] != row[:-1]
-    row, to = row[is_last], to[is_last]
+    other, wish, salt = ~is_own, labels[code].astype(np.int64), job.seed + number
+    to = _favourites(len(nodes), row[joins], wish[joins], affinity[joins], salt)
+    (weight,) = job.folder.load(f"weights-{number}/{index}", "weight")
+    left = np.flatnonzero(asks & (number >= _ALONE_FROM) & (to < 0) & (label == nodes) & (weight == own_weight))
+    wished = _favourites(len(nodes), row[other], wish[other], affinity[other], salt)[left]
+    to[left] = nodes[_leaders(left, wished, own_weight[left], heaviest)]
+    row = np.flatnonzero((to >= 0) & (to != label))
+    to = to[row].astype(nodes.dtype)
     return by_key("to", job.range_of(to), job.ranges, node=nodes[row], label=to, weight=own_weight[row])
+
+
+def _favourites(count: int, row: np.ndarray, to: np.ndarray, affinity: np.ndarray, salt: int) -> np.ndarray:
+    """The cluster to which each of ``count`` nodes has most edges, by lot among several; -1 for those without any."""
+    order = np.lexsort((mixed(to * 31 + row, salt), affinity, row))
+    found: np.ndarray = np.full(count, -1, np.int64)
+    found[row[order]] = to[order]  # the last one of each row stays
+    return found
+
+
+def _leaders(single: np.ndarray, wished: np.ndarray, weight: np.ndarray, heaviest: int) -> np.ndarray:
+    """Whom each node should join that is alone since no cluster takes it: one that wished to join the same cluster.
+
+    So leaves of a hub come together, and isolated nodes (KaMinPar does the same: "two-hop clustering").
+    """
+    order = np.lexsort((single, wished))
+    total = np.cumsum(weight[order])
+    is_new = np.append(True, wished[order][1:] != wished[order][:-1])[: len(order)]
+    within = total - (total - weight[order])[is_new][np.cumsum(is_new) - 1]
+    batch = (within - 1) // heaviest
+    is_new[1:] |= batch[1:] != batch[:-1]
+    leaders = np.empty_like(single)
+    leaders[order] = single[order][is_new][np.cumsum(is_new) - 1]
+    return leaders
 
 
 def _answer(job: Job, index: int, number: int, heaviest: int) -> Arrays:
@@ -111,8 +159,8 @@ def _answer(job: Job, index: int, number: int, heaviest: int) -> Arrays:
 # ---- the graph of clusters
 
 
-def _contract(run: Stages, job: Job, number: int) -> int:
-    """Number the clusters and add up the edges between them; return how many ends of edges their graph has."""
+def _contract(run: Stages, job: Job, number: int) -> np.ndarray:
+    """Number the clusters and add up the edges between them; return how many clusters and ends of edges there are."""
     run.map(f"weights-{number}", partial(_weights, job, number=number), job.ranges)
     run.map(f"used-{number}", partial(_used, job, number=number), job.ranges)
     (ptr,) = run.reduce(f"clusters-{number}", partial(_cluster_ptr, job, number=number), "ptr")
@@ -121,7 +169,7 @@ def _contract(run: Stages, job: Job, number: int) -> int:
     run.map(f"coarse-{number}", partial(_coarse, job, number=number, clusters=int(ptr[-1])), job.ranges)
     run.drop(f"pieces-{number}", f"used-{number}")
     (ends,) = run.reduce(f"coarse-ends-{number}", partial(_coarse_ends, job, number=number), "ends")
-    return int(ends[0])
+    return np.array([ptr[-1], ends[0]])
 
 
 def _used(job: Job, index: int, number: int) -> Arrays:

@@ -19,9 +19,10 @@ from dgl_gt.partition.cuts.local_search import TEMPERATURE, sweeps_for
 from dgl_gt.partition.cuts.permutation import row_type
 
 from .edges import edge_ids
-from .job import Job, Sizes, places, unique
+from .job import BASE_BYTES, EDGE_BYTES, Job, Sizes, places, search_bytes, unique
 from .stages import Arrays, Stages, by_key, gather
 
+_MOST_ROUNDS = 16
 _STEP_BOUND = 1.03
 _INDEX = ("node", "degree")
 _EDGES = ("src", "ids")
@@ -37,6 +38,7 @@ def cut_coarse(job: Job, _item: int, rounds: int, attempts: int) -> Arrays:
     bounds = {"kinds": ("step",), "bounds": np.array([_STEP_BOUND]), "is_strict": False}
     balance = Balance(weights=load[:, None], shares=job.shares, step=load, **bounds)
     best, least = np.zeros(len(load), np.int32), np.inf
+    between = np.zeros((job.parts, job.parts))
     for attempt in range(attempts if job.parts > 1 else 0):
         owner = k_way(undirected, job.parts, load, shares=job.shares, seed=job.seed + attempt)
         fill_empty_parts(owner, job.parts)
@@ -44,7 +46,8 @@ def cut_coarse(job: Job, _item: int, rounds: int, attempts: int) -> Arrays:
         cut = float(weight[row != owner[neighbour]].sum())
         if cut < least:
             best, least = owner, cut
-    return {"owner": best, "capacities": balance.capacities(), "floors": balance.floors()}
+            between[:] = scipy.sparse.coo_array((weight, (row, owner[neighbour])), shape=between.shape).toarray()
+    return {"owner": best, "between": between, "capacities": balance.capacities(), "floors": balance.floors()}
 
 
 def project(job: Job, index: int, rounds: int) -> Arrays:
@@ -68,9 +71,11 @@ def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]
     """Search in rounds of groups; return for each part in which files its nodes and edges are, and under which key."""
     run.map("cells-0", partial(project, job, rounds=clustered), job.ranges)
     where = [("cells-0", range(job.ranges), part) for part in range(job.parts)]
-    per_group = group_size(job.parts, job.num_edges, job.sizes)
-    searched = job.parts > 1 and "owner" not in job.arrays
-    for number, groups in enumerate(rounds(job.parts, per_group) if searched else [], start=1):
+    chosen: list = []
+    if job.parts > 1 and "owner" not in job.arrays:
+        (between,) = job.folder.load("coarse-cut/0", "between")
+        chosen = rounds(job.parts, group_size(job.parts, job.num_nodes, job.num_edges, job.sizes), between)
+    for number, groups in enumerate(chosen, start=1):
         stage = f"cells-{number}"
         run.map(stage, partial(_search, job, number=number, groups=groups, where=where), len(groups))
         run.drop(f"cells-{number - 1}")
@@ -80,23 +85,54 @@ def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]
     return where
 
 
-def group_size(parts: int, num_edges: int, sizes: Sizes) -> int:
+def group_size(parts: int, num_nodes: int, num_edges: int, sizes: Sizes) -> int:
     """How many parts one task searches, at most."""
-    return max(2, min(parts, sizes.group_edges * parts // max(num_edges, 1)))
+    room = sizes.group_edges * EDGE_BYTES
+
+    def fits(group: int) -> bool:
+        return search_bytes(group, num_nodes, *(group / parts * each for each in (num_nodes, num_edges))) <= room
+
+    return max((group for group in range(2, parts + 1) if fits(group)), default=2)
 
 
-def rounds(parts: int, per_group: int) -> list[list[list[int]]]:
-    """Rounds of disjoint groups of at most ``per_group`` parts, in which every two parts are together in some round."""
+def rounds(parts: int, per_group: int, between: np.ndarray) -> list[list[list[int]]]:
+    """Rounds of disjoint groups of at most ``per_group`` parts, in which every two parts are together in some round.
+
+    Each round reads and writes all edges, so there are at most 16. If that is too few for every two parts, those meet that
+    have most edges ``between`` them, (P, P).
+    """
     size = max(1, per_group // 2)
     if parts <= 2 * size:
         return [[[*range(parts)]]]
     blocks = [each.tolist() for each in np.array_split(np.arange(parts), -(-parts // size))]
+    if len(blocks) > _MOST_ROUNDS + 1:
+        return _heaviest_rounds(blocks, between)
     blocks += [[]] * (len(blocks) % 2)
     found = []
     for _ in range(len(blocks) - 1):  # a tournament: the first stays, and the others go round
         half = len(blocks) // 2
         found.append([one + other for one, other in zip(blocks[:half], blocks[: half - 1 : -1])])
         blocks = [blocks[0], blocks[-1], *blocks[1:-1]]
+    return found
+
+
+def _heaviest_rounds(blocks: list[list[int]], between: np.ndarray) -> list[list[list[int]]]:
+    """Rounds of two blocks each: those that have not met yet, in the order of the edges between them."""
+    first = [block[0] for block in blocks]
+    weight = np.add.reduceat(np.add.reduceat(between, first, 0), first, 1)
+    one, other = np.triu_indices(len(blocks), 1)
+    order = np.argsort(-weight[one, other], kind="stable")
+    pairs, found = list(zip(one[order].tolist(), other[order].tolist())), []
+    for _ in range(_MOST_ROUNDS):
+        free, groups, later = set(range(len(blocks))), [], []
+        for pair in pairs:
+            if free.issuperset(pair):
+                free.difference_update(pair)
+                groups.append(blocks[pair[0]] + blocks[pair[1]])
+            else:
+                later.append(pair)
+        found.append(groups + [blocks[each] for each in sorted(free)])
+        pairs = later
     return found
 
 
@@ -116,7 +152,9 @@ def _search(job: Job, index: int, number: int, groups: list[list[int]], where: l
     owner = np.repeat(np.arange(len(group), dtype=np.int32), [len(each[0]) for each in cells])
     node, degree, src, ids = (np.concatenate(each) for each in zip(*cells))
     del cells
-    if len(group) > 1 and native.is_available():
+    needed = BASE_BYTES + search_bytes(len(group), job.num_nodes, len(node), len(src))
+    fits = job.sizes.usable_bytes is None or needed <= job.sizes.usable_bytes  # parts may be larger than was planned
+    if len(group) > 1 and fits and native.is_available():
         capacities, floors = job.folder.load("coarse-cut/0", "capacities", "floors")
         _move(job, node, degree, src, owner, capacities[group], floors[group], job.seed + number)
     order = np.argsort(node)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from secrets import token_hex
-
 import numpy as np
 import scipy  # imports its parts at their first use
 
+from .files import write_rows
 from .job import Job, places, unique
 from .stages import Arrays, by_key, gather
 
@@ -113,15 +112,9 @@ def sort_range(job: Job, index: int) -> Arrays:
 
 def encode_degrees(job: Job, _item: int) -> Arrays:
     """Write the node data ``degree`` of :func:`dgl_gt.partition.encode` as a file that workers map."""
-    path = job.folder.place(DEGREE)
-    temporary = path.with_suffix(f".{token_hex(4)}")
-    target = np.lib.format.open_memmap(temporary, "w+", np.float32, (job.num_nodes, 2))
-    for index in range(job.ranges):
-        indptr, out_degrees = job.folder.load(f"ranges-sorted/{index}", "indptr", "out_degrees")
-        degrees = np.stack([np.diff(indptr), out_degrees], axis=1)
-        target[slice(*job.range_ptr[index : index + 2])] = np.log1p(degrees).astype(np.float32)
-    target.flush()
-    temporary.replace(path)
+    loaded = (job.folder.load(f"ranges-sorted/{index}", "indptr", "out_degrees") for index in range(job.ranges))
+    rows = (np.log1p(np.stack([np.diff(indptr), out], axis=1)).astype(np.float32) for indptr, out in loaded)
+    write_rows(job.folder.place(DEGREE), np.dtype(np.float32), (job.num_nodes, 2), rows)
     return {}
 
 

@@ -2,28 +2,71 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from dgl_gt.partition.cuts.local_search import sweeps_for
-from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.sources.coo import COOGraph
+from dgl_gt.partition.system.mapped_arrays import is_mapped
+from dgl_gt.partition.system.units import format_bytes
 
 from .cut import group_size, rounds
-from .job import Sizes
+from .job import BASE_BYTES, PLANNED, Sizes, edge_bytes, search_bytes
 
 # Microseconds of one worker for each edge, on two cores of a server (benchmarks/distributed_cut.py)
 _SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _WRITE_US = 0.35, 1.9, 0.1, 0.08, 0.4
 _MIB_S = 0.003  # seconds to write and to read again
 _ID_BYTES = 4
+_UNEVEN = 1.5  # of the largest part over an even share
+_HALO = 0.5  # of the halo rows that a part can have at most
 _CONTRACTIONS, _CLUSTER_ROUNDS = 5, 10  # where clusters are needed, at most
 
 
-def estimated_stages(source: Graph | COOGraph, parts: int, memory_bytes: int) -> list[tuple[str, int, int, float]]:
+def most_edges(source: COOGraph, config) -> int:
+    """How many edges there will be, at most: reverses may be there already, and self-loops, too."""
+    return source.num_edges * (1 + config.undirected) + (source.num_nodes or 0) * config.self_loops
+
+
+def check_worker_memory(coo: COOGraph, config, memory_bytes: int) -> None:
+    """Raise :class:`InputError` where two parts do not fit into the memory of a task."""
+    nodes, edges, parts = coo.num_nodes or 0, most_edges(coo, config), config.parts
+    row_bytes, data_bytes = (
+        sum(each.itemsize * math.prod(each.shape[1:]) for each in data.values())
+        for data in (coo.node_data, coo.edge_data)
+    )
+    of_edge, together = edge_bytes(nodes, edges), min(2, parts) / parts
+    searched = search_bytes(2, nodes, together * nodes, together * edges, of_edge)
+    rows = nodes / parts + _HALO * min(nodes, edges / parts)
+    written = edges / parts * (of_edge + data_bytes) + rows * (2 * row_bytes + of_edge)
+    needed = int((BASE_BYTES + _UNEVEN * max(searched, written)) / PLANNED)
+    if needed > memory_bytes:
+        raise InputError(
+            f"worker_memory (--worker-memory) is {format_bytes(memory_bytes)}, and tasks on {parts} parts of {coo.name} need about "
+            f"{needed >> 20}MiB: give that much, or make more parts"
+        )
+
+
+def disk_bytes(coo: COOGraph, config, memory_bytes: int) -> int:
+    """Disk that the shards and the files of a run take at one time, at most."""
+    (_, _, ranges, _), (_, _, clusters, _), _, (_, _, searched, _), (_, _, written, _) = estimated_stages(
+        coo, config, memory_bytes
+    )
+    edges = most_edges(coo, config)
+    copies = sum(each.nbytes for each in (coo.src, coo.dst, *coo.node_data.values()) if not is_mapped(each))
+    at_once = 2 * edges * 2 * _ID_BYTES  # what one round of the search reads, and what it writes
+    return int(copies + ranges + max(min(clusters, 24 * edges), min(searched, at_once), written))
+
+
+def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[str, int, int, float]]:
     """For each group of stages its name, tasks that run at once, bytes that are written, and seconds of one worker."""
-    sizes, edges = Sizes.within(memory_bytes), source.num_edges
-    nodes = source.num_nodes or 0
+    parts, nodes, edges = config.parts, source.num_nodes or 0, most_edges(source, config)
+    sizes = Sizes.within(memory_bytes, nodes, edges)
     data = sum(value.nbytes for value in source.node_data.values())
     of_edges = sum(value.nbytes for value in source.edge_data.values())
     chunks, ranges = max(1, -(-edges // sizes.chunk_edges)), max(1, -(-2 * edges // sizes.range_ends))
-    groups = rounds(parts, group_size(parts, edges, sizes)) if parts > 1 else []
+    groups = rounds(parts, group_size(parts, nodes, edges, sizes), np.zeros((parts, parts))) if parts > 1 else []
     clustered = 2 * edges > sizes.coarse_ends
     coarse = min(2 * edges, 2 * sizes.coarse_ends)
     sorted_bytes = edges * 5 * _ID_BYTES + edges * 4 * _ID_BYTES

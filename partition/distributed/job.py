@@ -14,7 +14,14 @@ from dgl_gt.partition.sources.coo import COOGraph
 from .files import ArrayFile, Folder
 
 BASE_BYTES = 200 << 20  # of a process without a task
-EDGE_BYTES = 96  # that a task takes for each edge, at most, in the stages that hold most of them
+EDGE_BYTES = 96  # that a task takes for each edge, at most, in the stages that hold most of them, with ids of 4 bytes
+PLANNED, USABLE = (
+    0.75,
+    0.9,
+)  # of a worker's memory: what tasks are sized for, and what one may take; Dask ends it at 0.95
+_MANY = (
+    256  # ranges or chunks; with fewer, workers might lack tasks, and each task reads something of every other's file
+)
 
 _DENSE = 4
 
@@ -27,12 +34,30 @@ class Sizes:
     range_ends: int  # ends of edges at the nodes of a range
     coarse_ends: int  # the same of the graph that METIS sees
     group_edges: int  # in-edges of the parts that one task refines
+    usable_bytes: int | None = None  # memory that one task may take
 
     @classmethod
-    def within(cls, memory_bytes: int) -> Sizes:
+    def within(cls, memory_bytes: int, num_nodes: int, num_edges: int) -> Sizes:
         """Sizes whose tasks take about this much memory each."""
-        ends = max(1, (memory_bytes - BASE_BYTES) // EDGE_BYTES)
-        return cls(min(1 << 22, ends // 4), min(1 << 23, ends // 2), ends // 2, ends)
+        planned = int(PLANNED * memory_bytes) - BASE_BYTES
+        ends = max(4, planned // edge_bytes(num_nodes, num_edges))
+        chunk, of_range = (max(each, num_edges // _MANY) for each in (1 << 22, 1 << 23))
+        of_range = max(of_range, 2 * num_edges // _MANY)
+        return cls(min(chunk, ends // 4), min(of_range, ends // 2), ends // 2, ends, int(USABLE * memory_bytes))
+
+
+def edge_bytes(num_nodes: int, num_edges: int) -> int:
+    """Bytes that a task takes for each edge, at most."""
+    wide = np.dtype(row_type(2 * num_edges + num_nodes)).itemsize // 4  # ids of edges, also of those that are added
+    return EDGE_BYTES * (1 + wide) // 2
+
+
+def search_bytes(group: int, num_nodes: int, nodes: float, edges: float, of_edge: int = EDGE_BYTES) -> int:
+    """Bytes that the search of a group of parts with so many nodes and in-edges takes, at most, beside the process.
+
+    It counts, for each node it holds, also of other parts, the neighbours in each part of the group and outside.
+    """
+    return int(edges * of_edge + 4 * (group + 1) * min(num_nodes, nodes + edges))
 
 
 @dataclass(frozen=True)
@@ -101,8 +126,10 @@ class Job:
         ends = np.searchsorted(nodes, self.range_ptr)
         found = []
         for index in np.flatnonzero(np.diff(ends)).tolist():
-            (values,) = self.folder.load(f"{stage}/{index}", name)
-            found.append(values[nodes[ends[index] : ends[index + 1]] - self.range_ptr[index]])
+            rows = nodes[ends[index] : ends[index + 1]] - self.range_ptr[index]
+            begin = int(rows[0])
+            values = self.folder.rows(f"{stage}/{index}", name, begin, int(rows[-1]) + 1)
+            found.append(values[rows - begin])
         return np.concatenate(found) if found else np.zeros(0, self.node_type)
 
 

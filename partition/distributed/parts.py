@@ -13,6 +13,7 @@ from functools import partial
 from secrets import token_hex
 
 import numpy as np
+from safetensors import SafetensorError
 
 from dgl_gt.partition.cuts.clusters import order_of_part
 from dgl_gt.partition.cuts.permutation import (
@@ -29,7 +30,9 @@ from dgl_gt.partition.graph import Graph, symmetrised
 from dgl_gt.partition.shards.layout import part_with_halo
 from dgl_gt.partition.shards.write import arrays_of_part, write_part
 from dgl_gt.partition.sources.coo import COOGraph
+from dgl_gt.partition.system.atomic_write import os_error
 from dgl_gt.partition.system.mapped_arrays import take_rows
+from dgl_gt.partition.system.output_checks import cannot_write
 
 from .cut import part_cells
 from .job import Job, places, unique
@@ -100,6 +103,7 @@ def _rows(job: Job, part: int, where: list, ptr: np.ndarray) -> Arrays:
         "user_ids": user_ids,
         "ring": new[is_copy][by_new],
     }
+    found["ring.ptr"] = np.searchsorted(found["ring"], ptr)
     local = Graph(found["indptr"], found["indices"], found["edge_ids"])
     counts, _ = count_part(local, *_as_numbered(local), np.searchsorted(held, ptr), part, 1)
     return found | {"ptr": np.searchsorted(held, ptr)} | {name: getattr(counts, name) for name in _COUNTS}
@@ -113,25 +117,22 @@ def _as_numbered(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _write(job: Job, part: int, ptr: np.ndarray) -> Arrays:
     """Write the files of a part."""
-    names = ("indptr", "indices", "edge_ids", "user_ids", "ring", "received", "ptr")
-    *arrays, user_ids, ring, received, local_ptr = job.folder.load(f"rows/{part}", *names)
-    begin, end = ptr[part : part + 2].tolist()
+    names = ("indptr", "indices", "edge_ids", "user_ids", "received", "ptr")
+    *arrays, user_ids, received, local_ptr = job.folder.load(f"rows/{part}", *names)
+    begin = int(ptr[part])
     local = Graph(*arrays)
     same, new_ids, slot = _as_numbered(local)
     own = same[slice(*local_ptr[part : part + 2])]
     copies = np.delete(same, own)
     laid_out = part_with_halo(local, same, new_ids, slot, local_ptr, part, [copies])
-    wanted = []
-    for other in range(job.parts):
-        (theirs,) = job.folder.load(f"rows/{other}", "ring")
-        wanted.append(theirs[np.searchsorted(theirs, begin) : np.searchsorted(theirs, end)])
+    wanted = [job.folder.slices(f"rows/{other}", "ring.ptr", part, "ring")[0] for other in range(job.parts)]
     node_ids = np.concatenate([user_ids[own], user_ids[copies]])
     structure = arrays_of_part(laid_out, node_ids, [*received], wanted, begin)
     coo = job.graph()
     if coo.listed_once:
         (vars(coo)["loops"],) = job.folder.load("ranges/0", "loops")  # which it would read all edges for
     entries = _write_in_one_step(job, coo, part, structure)
-    owned = node_ids[: end - begin]
+    owned = node_ids[: len(own)]
     mask = {name: take_rows(value, owned) for name, value in coo.node_data.items() if value.dtype == bool}
     of_part = replace(coo, num_nodes=len(owned), node_data=mask)
     masked = count_masked(of_part, np.arange(len(owned)), np.array([0, len(owned)]))
@@ -148,11 +149,17 @@ def _write_in_one_step(job: Job, coo: COOGraph, part: int, structure: dict) -> d
     """Write a part's folder under another name, and give it its own when it is complete."""
     place = job.folder.place(f"{PARTS}/part{part}")
     temporary = place.with_name(f".{place.name}.{token_hex(4)}")
-    temporary.mkdir(parents=True)
     try:
+        place.parent.mkdir(exist_ok=True)
+        temporary.mkdir()
         entries = write_part(coo, temporary, part, structure)
-        if not place.is_dir():  # another worker, which seemed to be dead, may have written the same
+        try:
             (temporary / place.name).rename(place)
+        except OSError:
+            if not place.is_dir():  # another worker, which seemed to be dead, may have written the same
+                raise
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(place, error if isinstance(error, OSError) else os_error(error)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return entries

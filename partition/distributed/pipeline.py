@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import reprlib
 import shutil
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -25,25 +21,24 @@ from dgl_gt.partition.shards.manifest import SHARDS, write_manifest
 from dgl_gt.partition.shards.write import add_node_names, described_counts
 from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
 from dgl_gt.partition.system.atomic_write import new_directory
-from dgl_gt.partition.system.output_checks import check_target
-from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.system.output_checks import check_room, check_target
 
 from .clusters import coarsen
 from .cut import cut_coarse, refine
 from .edges import DEGREE, bucket_chunk, choose_ranges, chunks, count_chunk, encode_degrees, number_added, sort_range
 from .engine import MEMORY_BYTES, version
-from .files import Folder, array_file
-from .job import BASE_BYTES, EDGE_BYTES, Job, Sizes
+from .estimate import check_worker_memory, disk_bytes, most_edges
+from .files import Folder, array_file, identity
+from .job import Job, Sizes
 from .parts import PARTS, write_parts
 from .stages import Engine, Stages
+from .work import begun, held
 
 _REFUSED = (  # options that change the graph or the cut in ways that no task knows
     *("cut", "halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
     *("reverse_kind", "self_loop_fill", "random_features", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
-_UNEVEN = 1.5  # of the largest part over an even share
-_PLAN = "plan.json"
 _OPTIONS = ("parts", "seed", "attempts", "target_weights", "costs", "encode", "undirected", "self_loops")  # of a plan
 
 
@@ -80,23 +75,35 @@ def partition_on(
 ) -> dict:
     """Partition an opened source by the tasks of an engine; arguments as for :func:`dgl_gt.partition.partition`."""
     memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
-    sizes = Sizes.within(memory_bytes) if sizes is None else sizes
-    coo = _checked(opened, config)
-    check_parts(coo.num_nodes, config.parts)
-    check_worker_memory(coo, config.parts, memory_bytes)
+    coo = checked(opened, config, memory_bytes)
+    sizes = Sizes.within(memory_bytes, coo.num_nodes, most_edges(coo, config)) if sizes is None else sizes
+    check_room(out, disk_bytes(coo, config, memory_bytes))
     target = check_target(out, SHARDS, force=force)
-    folder = Folder(str(target.parent / f".{target.name}.work"))
-    with _removed_unless_begun(folder):
-        job = _prepared(folder, coo, config, sizes, resume)
-        engine.check(folder.path, memory_bytes)
-    run = Stages(engine, folder, progress)
+    work = target.parent / f".{target.name}.work"
+    with held(work):
+        arrays = _arrays(coo, config)
+        with begun(work, _plan(coo, config, sizes, arrays), resume=resume) as place:
+            job = _prepared(place, coo, config, sizes, arrays)
+            engine.check(str(place), memory_bytes)
+        progress(f"files of this run are in {place}")
+        try:
+            manifest = _run(engine, job, config, coo, out, force=force, progress=progress, id_map=id_map)
+        except InputError as error:
+            raise InputError(f"{error}. The files of this run are in {place}") from error
+        shutil.rmtree(place, ignore_errors=True)
+    return manifest
+
+
+def _run(engine: Engine, job: Job, config, coo: COOGraph, out, *, force: bool, progress, id_map: bool) -> dict:
+    """All stages, and the shards from what they have written."""
+    run = Stages(engine, job.folder, progress)
     job = _ranges(run, job, config.encodings)
     where = _cut(run, job, config)
     figures, quality, ptr, entries = write_parts(run, job, where)
     check_memory(figures, config.costs, config.rank_memory, is_only=True)
     with new_directory(out, SHARDS, force=force) as new:
         for part in range(job.parts):
-            shutil.copytree(folder.place(f"{PARTS}/part{part}"), new / f"part{part}", copy_function=_link)
+            shutil.copytree(job.folder.place(f"{PARTS}/part{part}"), new / f"part{part}", copy_function=_link)
         files = {name: entry for of_part in entries for name, entry in of_part.items()}
         part_bytes = [sum(entry["bytes"] for entry in of_part.values()) for of_part in entries]
         made = {
@@ -108,9 +115,7 @@ def partition_on(
         }
         described = described_counts(job.graph(), figures, quality, ptr, part_bytes) | made
         names = add_node_names(new, coo.node_names, files, id_map=id_map)
-        manifest = write_manifest(new, {**described, "node_names": names, "links": None, "files": files})
-    shutil.rmtree(folder.path, ignore_errors=True)
-    return manifest
+        return write_manifest(new, {**described, "node_names": names, "links": None, "files": files})
 
 
 def _link(source: str, target: str) -> None:
@@ -121,40 +126,18 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def check_worker_memory(coo: COOGraph, parts: int, memory_bytes: int) -> None:
-    """Raise :class:`InputError` where two parts do not fit into the memory of a task."""
-    row_bytes = sum(each.itemsize * int(np.prod(each.shape[1:])) for each in coo.node_data.values())
-    edge_bytes = sum(each.itemsize * int(np.prod(each.shape[1:])) for each in coo.edge_data.values())
-    assert coo.num_nodes is not None
-    edges = coo.num_edges / parts
-    searched = 2 * edges * EDGE_BYTES
-    written = edges * (EDGE_BYTES + edge_bytes) + 2 * coo.num_nodes / parts * (2 * row_bytes + EDGE_BYTES)
-    needed = BASE_BYTES + int(_UNEVEN * max(searched, written))
-    if needed > memory_bytes:
-        raise InputError(
-            f"worker_memory (--worker-memory) is {format_bytes(memory_bytes)}, and tasks on {parts} parts of {coo.name} need about "
-            f"{needed >> 20}MiB: give that much, or make more parts"
-        )
-
-
-@contextmanager
-def _removed_unless_begun(folder: Folder) -> Iterator[None]:
-    """Leave no work directory where a run is refused before its first stage."""
-    is_new = not os.path.isdir(folder.path)
-    try:
-        yield
-    except BaseException:
-        if is_new:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-
-
-def _checked(opened: Graph | COOGraph, config) -> COOGraph:
+def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
     """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
-    if opened.schema is not None or opened.link_split is not None:
+    check_options(config)
+    if opened.schema is not None or opened.link_split is not None or opened.links is not None:
         what = "node types" if opened.schema is not None else "links that are split off"
         raise InputError(
             f"{opened.name} has {what}, which an engine (--engine) does not take yet; partition it in one process"
+        )
+    if opened.transforms and config.encodings:
+        raise InputError(
+            f"{opened.name} has {' and '.join(opened.transforms)} (edges that were added), which the encoding {config.encodings[0].name} "
+            "must not count, as an engine (--engine) would; leave encode (--encode) out, or compute it first (encode)"
         )
     if opened.edge_data and (config.undirected or config.self_loops):
         raise InputError(
@@ -180,57 +163,45 @@ def _checked(opened: Graph | COOGraph, config) -> COOGraph:
     coo = replace(opened, num_nodes=checked_num_nodes(opened.num_nodes, low, high, opened.name))
     coo = replace(coo, node_data=standard_by_type(coo.node_data, coo), edge_data=standard_by_type(coo.edge_data, coo))
     check_data(replace(coo, listed_once=False))  # edge data have a row for each listed edge
+    check_parts(coo.num_nodes, config.parts)
+    check_worker_memory(coo, config, memory_bytes)
     return coo
 
 
-def _prepared(folder: Folder, coo: COOGraph, config, sizes: Sizes, resume: bool) -> Job:
-    """The job, with arrays that workers can map, in a work directory that is new, or that of the run to go on with."""
-    place = Path(folder.path)
-    if not resume:
-        shutil.rmtree(place, ignore_errors=True)
+def _arrays(coo: COOGraph, config) -> dict[str, np.ndarray]:
+    """The arrays that workers read, by the names of :class:`Job`."""
     arrays = {"src": coo.src, "dst": coo.dst}
-    arrays |= {
-        f"{kind}/{name}": each for kind in ("node", "edge") for name, each in getattr(coo, f"{kind}_data").items()
-    }
+    for kind, data in (("node", coo.node_data), ("edge", coo.edge_data)):
+        arrays |= {f"{kind}/{name}": each for name, each in data.items()}
     if config.owner is not None:
         arrays["owner"] = checked_owner(config.owner, coo.num_nodes, config.parts)
-    place.mkdir(parents=True, exist_ok=True)
-    described = {name: array_file(each, place / "source" / f"{i}.npy") for i, (name, each) in enumerate(arrays.items())}
-    plan = {
+    return arrays
+
+
+def _plan(coo: COOGraph, config, sizes: Sizes, arrays: dict[str, np.ndarray]) -> dict:
+    """All that decides what tasks write."""
+    return {
         "version": version(),
         "options": {name: repr(getattr(config, name)) for name in _OPTIONS},
         "sizes": asdict(sizes),
         "nodes": coo.num_nodes,
-        "arrays": {name: _identity(each, place) for name, each in described.items()},
+        "listed_once": coo.listed_once,
+        "names": [coo.name, coo.node_type, coo.class_names],
+        "node_names": None if coo.node_names is None else identity(coo.node_names),
+        "arrays": {name: identity(each) for name, each in arrays.items()},
     }
-    _check_plan(place / _PLAN, json.loads(json.dumps(plan)))
+
+
+def _prepared(place: Path, coo: COOGraph, config, sizes: Sizes, arrays: dict[str, np.ndarray]) -> Job:
+    """The job, with arrays that workers can map."""
+    source = place / "source"
+    source.mkdir(exist_ok=True)
+    described = {name: array_file(each, source / f"{i}.npy") for i, (name, each) in enumerate(arrays.items())}
     none = np.zeros(0, np.int32)
     bare = replace(coo, src=none, dst=none, node_data={}, edge_data={}, node_names=None, split_ids={})
     of_parts = shares(config.parts, config.target_weights)
     added = {"undirected": config.undirected, "self_loops": config.self_loops}
-    return Job(folder, bare, described, config.parts, config.seed, config.costs, of_parts, sizes, **added)
-
-
-def _identity(file, place: Path) -> list:
-    """What tells whether an array is still the same: its file's size and time, or the checksum of a copy."""
-    if Path(file.path).is_relative_to(place):
-        content = file.open()
-        return [file.dtype, [*file.shape], zlib.crc32(np.ascontiguousarray(content))]
-    return [file.dtype, [*file.shape], file.path, file.offset, file.bytes, file.modified_ns]
-
-
-def _check_plan(path: Path, plan: dict) -> None:
-    """Write the plan of a new run; of one that goes on, raise :class:`InputError` where it is another's."""
-    if not path.exists():
-        temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps(plan))
-        temporary.replace(path)
-        return
-    before = json.loads(path.read_text())
-    differ = [name for name in plan if plan[name] != before.get(name)]
-    if differ:
-        what = {"arrays": "the source has", "nodes": "the source has"}.get(differ[0], f"{differ[0]} have")
-        raise InputError(f"{what} changed since the run in {path.parent} began; start again without resume (--resume)")
+    return Job(Folder(str(place)), bare, described, config.parts, config.seed, config.costs, of_parts, sizes, **added)
 
 
 def _ranges(run: Stages, job: Job, encodings) -> Job:

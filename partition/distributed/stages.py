@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,7 @@ _DONE = "done"
 _SAYS_EVERY_S = 10
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What runs tasks: here, or on many machines."""
 
@@ -52,9 +53,10 @@ class Stages:
 
     def map(self, stage: str, task: Callable[[int], Arrays], count: int) -> None:
         """Run ``task(item)`` for ``count`` items, and keep the arrays that each returns in the file ``stage/item``."""
-        if self.folder.has(f"{_DONE}/{stage}"):
+        if stage in self.folder.names(_DONE):
             return
-        items = [item for item in range(count) if not self.folder.has(f"{stage}/{item}")]
+        there = self.folder.names(stage)
+        items = [item for item in range(count) if str(item) not in there]
         self.progress(stage)
         started = said = time.monotonic()
         written = 0

@@ -66,13 +66,18 @@ def new_directory(out, kind: Kind, *, force: bool = False):
         _put(temporary, out, kind, force)
     except OSError as error:
         raise _cannot_fill(temporary, out, error) from error
-    except SafetensorError as error:  # how safetensors reports a full disk
-        code = re.search(r"os error (\d+)", str(error))
-        raise cannot_write(out, OSError(int(code[1]) if code else 0, str(error))) from error
+    except SafetensorError as error:
+        raise cannot_write(out, os_error(error)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # the replaced directory, or what an error left
     with suppress(OSError):  # the output is in place and complete; only a power failure could undo that
         _flush_folder(out.parent)
+
+
+def os_error(error: SafetensorError) -> OSError:
+    """The error of the system that safetensors reports, such as a full disk."""
+    code = re.search(r"os error (\d+)", str(error))
+    return OSError(int(code[1]) if code else 0, str(error))
 
 
 @contextmanager

@@ -234,3 +234,15 @@ def test_cuts_by_clusters_are_about_as_good_as_cuts_of_nodes(real_graph, monkeyp
         ends = np.concatenate([of_edge * graph.num_nodes + each for each in edges])
         copies[least] = len(np.unique(ends)) - graph.num_nodes
     assert copies[0] < 1.05 * copies[10**12]
+
+
+def test_the_order_of_a_part_is_that_of_its_own_graph():
+    draw = np.random.default_rng(0)
+    undirected = symmetrised(from_edges(*draw.integers(0, 300, (2, 900)), 300))
+    owner = draw.integers(0, 5, 300) * 2  # parts 1, 3, 5 and 7 are empty
+    order = clusters.order_in_parts(undirected, owner, seed=3)
+    expected = []
+    for part in range(9):
+        nodes = np.flatnonzero(owner == part)
+        expected.append(nodes[clusters.order_of_part(undirected[nodes][:, nodes], seed=3)] if len(nodes) else nodes)
+    assert np.array_equal(order, np.concatenate(expected))

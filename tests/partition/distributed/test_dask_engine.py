@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from distributed_cases import Counting, files_of, save_graph
@@ -85,7 +86,7 @@ def scheduler(port, tmp_path):
     return [subprocess.Popen([*command, *more], **quiet) for command, more in zip(commands, started)]
 
 
-def test_a_scheduler_that_dies_and_a_run_that_goes_on(tmp_path, path, expected):
+def test_a_scheduler_that_dies_and_a_run_that_goes_on(tmp_path, path, expected, capfd):
     arguments = {"parts": 4, "out": tmp_path / "out", "worker_memory": MEMORY}
     for resume in (False, True):
         port, killed = free_port(), []
@@ -108,6 +109,102 @@ def test_a_scheduler_that_dies_and_a_run_that_goes_on(tmp_path, path, expected):
                 process.terminate()
                 process.wait()
     assert files_of(tmp_path / "out") == expected
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@contextmanager
+def started(tmp_path):
+    """The address of a scheduler and its processes; the last is a worker."""
+    port = free_port()
+    processes = scheduler(port, tmp_path)
+    try:
+        yield f"tcp://127.0.0.1:{port}", processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_no_worker_left(tmp_path, path, small_tasks, monkeypatch):
+    monkeypatch.setattr(engines, "_LOOKS_EVERY_S", 0.1)
+    monkeypatch.setattr(engines, "_WITHOUT_WORKERS_S", 0.5)
+    with started(tmp_path) as (address, processes), connected(address) as running:
+
+        def kill(stage):
+            if stage == "edges":
+                processes[-1].terminate()
+                processes[-1].wait()
+
+        with pytest.raises(InputError, match=r"no worker.*resume.*\.out\.work"):
+            partition(path, 4, tmp_path / "out", engine=running, worker_memory=MEMORY, progress=kill)
+
+
+def test_a_worker_that_joins_later_is_asked_too(tmp_path, path, small_tasks):
+    late = []
+
+    def join(stage):
+        if stage == "edges" and not late:
+            command = [sys.executable, "-m", "distributed.cli.dask_worker", engine.client.scheduler.address]
+            options = [
+                "--host",
+                "127.0.0.1",
+                "--no-dashboard",
+                "--no-nanny",
+                "--nthreads",
+                "1",
+                "--memory-limit",
+                "512MiB",
+            ]
+            options += ["--local-directory", str(tmp_path / "late")]
+            late.append(subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            engine.client.wait_for_workers(2, timeout=60)
+
+    with local(1, MEMORY) as engine:
+        try:
+            with pytest.raises(InputError, match="512"):
+                partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY, progress=join)
+        finally:
+            late[0].kill()
+            late[0].wait()
+
+
+def test_no_workers_in_time(tmp_path, path, monkeypatch):
+    class Late(Exception):
+        """What asyncio raises before Python 3.11; it is not Python's own TimeoutError."""
+
+    def wait(count, timeout):
+        raise Late
+
+    with local(1, MEMORY) as engine:
+        monkeypatch.setattr("distributed.TimeoutError", Late)
+        monkeypatch.setattr(engine.client, "wait_for_workers", wait)
+        with pytest.raises(InputError, match="no workers"):
+            partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY)
+
+
+def test_ctrl_c_prints_no_traceback(tmp_path):
+    source = "sample:communities?nodes=30000&degree=30&seed=0"
+    command = [sys.executable, "-m", "dgl_gt", "partition", source, "--parts", "4", "--out", str(tmp_path / "out")]
+    command += ["--engine", "local", "--workers", "2", "--worker-memory", "512MiB"]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True)
+    lines = []
+    for line in run.stderr:
+        lines.append(line)
+        if "files of this run" in line:
+            break
+    os.killpg(run.pid, signal.SIGINT)
+    said = "".join(lines) + run.stderr.read()
+    assert run.wait(timeout=60) not in (0, 1)
+    assert "Traceback" not in said and str(tmp_path / ".out.work") in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [({"engine": "local"}, "engine"), ({"worker_memory": MEMORY}, "worker_memory"), ({"resume": True}, "resume")],
+)
+def test_arguments_that_do_not_fit_together(tmp_path, path, arguments, named):
+    with pytest.raises(InputError, match=named):
+        partition(path, 2, tmp_path / "out", **arguments)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +227,7 @@ def test_schedulers_that_are_not_there_or_not_safe(tmp_path, path, capfd, monkey
     assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
 
 
+@pytest.mark.parametrize("dry", [False, True])
 @pytest.mark.parametrize(
     ("more", "named"),
     [
@@ -137,14 +235,33 @@ def test_schedulers_that_are_not_there_or_not_safe(tmp_path, path, capfd, monkey
         (["--workers", "2"], "--workers"),
         (["--worker-memory", "2GiB"], "--worker-memory"),
         (["--resume"], "--resume"),
-        (["--engine", "dask"], "--scheduler"),
         (["--engine", "dask", "--scheduler", "tcp://127.0.0.1:1", "--workers", "2"], "--workers"),
         (["--engine", "local", "--insecure"], "--insecure"),
         (["--engine", "local", "--workers", "0"], "workers"),
     ],
 )
-def test_options_that_do_not_fit_together(tmp_path, path, capfd, more, named):
+def test_options_that_do_not_fit_together(tmp_path, path, capfd, more, named, dry):
+    more = [*more, "--dry-run"] if dry else more
     assert main(["partition", str(path), "--parts", "2", "--out", str(tmp_path / "out"), *more]) == 2
+    assert named in capfd.readouterr().err
+
+
+def test_a_scheduler_must_be_named(tmp_path, path, capfd):
+    assert main(["partition", str(path), "--parts", "2", "--out", str(tmp_path / "out"), "--engine", "dask"]) == 2
+    assert "--scheduler" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--parts", "900"], "parts"),
+        (["--parts", "2", "--worker-memory", "100MiB"], "--worker-memory"),
+        (["--parts", "2", "--self-loops"], "weight"),
+        (["--parts", "2", "--workers", "0"], "workers"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would(path, capfd, more, named):
+    assert main(["partition", str(path), "--engine", "local", "--dry-run", *more]) == 2
     assert named in capfd.readouterr().err
 
 

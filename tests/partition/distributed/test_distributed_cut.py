@@ -117,7 +117,7 @@ def test_names_of_nodes_and_tables(tmp_path):
 @pytest.mark.skipif(not native.is_available(), reason="the compiled extension is not installed")
 def test_nearly_as_few_halo_rows_as_one_process(tmp_path, monkeypatch):
     sizes = Sizes(chunk_edges=5000, range_ends=6000, coarse_ends=4000, group_edges=10)
-    monkeypatch.setattr(Sizes, "within", classmethod(lambda cls, memory_bytes: sizes))
+    monkeypatch.setattr(Sizes, "within", classmethod(lambda cls, *given: sizes))
     source = "sample:communities?nodes=2000&degree=8&classes=8&seed=1"
     for parts in (2, 6):
         found = partition(source, parts, tmp_path / f"many-{parts}", engine=InProcess())["quality"]
@@ -218,7 +218,7 @@ def test_too_little_memory_is_refused_with_what_would_fit(tmp_path):
 @pytest.mark.parametrize("per_group", [2, 3, 4, 7, 100])
 def test_every_two_parts_meet(parts, per_group):
     met = set()
-    for groups in rounds(parts, per_group):
+    for groups in rounds(parts, per_group, np.zeros((parts, parts))):
         assert sorted(itertools.chain(*groups)) == list(range(parts))
         met |= {frozenset(pair) for group in groups for pair in itertools.combinations(group, 2)}
         assert max(map(len, groups)) <= max(2, per_group)
