@@ -48,7 +48,7 @@ _OF_TYPED = {  # what the settings of a transformer may be on a typed graph
     "global_attention": ("none",),
     "edge_update": (False,),
 }
-OF_STREAMED = {  # and what those of a model may be whose layers run piece by piece
+_OF_STREAMED = {  # and what those of a model may be whose layers run part by part
     "residual": ("identity", "linear", "none"),
     "norm": ("layer", "rms", "none"),
     "jumping": ("last",),
@@ -128,6 +128,18 @@ class ModelConfig(Settings):
                     f"out, or choose the {owner} {' or '.join(values)}"
                 )
 
+    def check_streamed(self) -> None:
+        """Raise :class:`InputError` if the settings do not fit a model whose layers run part by part."""
+        rules = {name: allowed for name, allowed in _OF_STREAMED.items() if hasattr(self, name)}
+        self._check_values(rules, "with spill (--spill)")
+
+    def _check_values(self, rules: dict[str, tuple], where: str) -> None:
+        for name, allowed in rules.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}; {where} it must be {' or '.join(map(repr, allowed))}"
+                )
+
     def check_with_edges(self, has_edges: bool) -> None:
         """Raise :class:`InputError` if the settings do not fit a model with edge features, or one without."""
         if has_edges:
@@ -180,13 +192,6 @@ class GraphTransformerConfig(ModelConfig):
     def check_tokens(self) -> None:
         """Raise :class:`InputError` if the settings do not fit a model that reads hop tokens."""
         self._check_values(_OF_TYPED | _OF_TOKENS, "with hop tokens")
-
-    def _check_values(self, rules: dict[str, tuple], where: str) -> None:
-        for name, allowed in rules.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}; {where} it must be {' or '.join(map(repr, allowed))}"
-                )
 
     def check_with_edges(self, has_edges: bool) -> None:
         if has_edges and self.score not in ("dot", "hgt"):

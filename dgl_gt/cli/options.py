@@ -28,13 +28,15 @@ def add_shard_options(command, optional: bool = False) -> None:
     add = command.add_argument
     number = {"nargs": "?"} if optional else {}
     add("directory", metavar="DIR", help="shards made by `dgl-gt partition`", **number)
-    text = "number of ranks to start on this machine, one per part (default: the number of parts)"
+    text = "number of ranks to start on this machine (default: one per part); with fewer, a rank takes several parts"
     add("--nproc", type=int, metavar="P", help=text)
     add_timeout(command)
     text = f"memory allocator of the ranks: {', '.join(ALLOCATORS)} (default: auto, the first that is installed)"
     add("--allocator", metavar="NAME", default="auto", help=text)
     text = "compute while rows travel between ranks (default: yes)"
     add("--overlap", action=argparse.BooleanOptionalAction, default=True, help=text)
+    text = "directory for the rows between layers, which then run one part after the other; see docs/spilling.md"
+    add("--spill", metavar="DIR", help=text)
     add("--force", action="store_true", help="replace the output if it exists")
     add_json(command)
 
@@ -119,7 +121,7 @@ def load_shards(args, strategy: str | None, depth: int):
     """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
     from dgl_gt import load
 
-    return load(args.directory, strategy, depth, overlap=args.overlap, timeout_s=args.timeout)
+    return load(args.directory, strategy, depth, overlap=args.overlap, timeout_s=args.timeout, spill=args.spill)
 
 
 def positive_integer(text: str) -> int:

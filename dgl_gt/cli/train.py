@@ -105,6 +105,10 @@ def _train(args):
             f"--policy is {config.exchange.policy}, and --strategy auto compares exact exchanges; choose one of "
             f"{', '.join(WITH_POLICY)}"
         )
+    if is_auto and args.spill:
+        raise InputError(
+            f"--spill is {args.spill}, and --strategy auto does not plan such steps; leave one of them out"
+        )
     if is_auto:
         profile = read_profile(args.profile, args.preset)
     elif given:
@@ -238,7 +242,7 @@ def _train_rank(args, config, profile: Profile | None):
             config = with_earlier_precision(comm, config, args.out)
     sg, config, plan = _load(args, config, profile, factory)
     strategy, depth = config.exchange.choice
-    also = [load(each, strategy, depth, sg.comm, overlap=args.overlap) for each in args.shards]
+    also = [load(each, strategy, depth, sg.comm, overlap=args.overlap, spill=args.spill) for each in args.shards]
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():
             config = with_measured_precision(sg, config)

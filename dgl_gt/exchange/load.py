@@ -24,7 +24,7 @@ from .mirror import Mirror
 from .ring import Ring
 from .shard import Shard, make_shard, read_shard
 from .sharded_graph import ShardedGraph, checked_device
-from .streamed import Stream
+from .streamed import make_stream
 from .view import View
 
 _CLASSES = {
@@ -151,7 +151,9 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
     if shard.schema is not None:
         sg.view.in_degrees_by_relation()  # in a vertex cut they are exchanged once
     if spill is not None:
-        sg.stream = Stream(shard, comm, merged.ends(comm.rank) if merged else [0, shard.num_owned], str(spill))
+        with comm.raising_together():
+            ends = merged.ends(comm.rank) if merged else [0, shard.num_owned]
+            sg.stream = make_stream(shard, comm, rules, ends, str(spill))
     comm.reset_counters()
     comm.owned_rows = shard.num_owned
     return sg

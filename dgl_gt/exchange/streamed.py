@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.strategies import StrategyRules
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.structure import CSC
 
@@ -144,3 +145,23 @@ class Stream:
         count = rows.stop - rows.start
         space.rows[rows] += gradient[:count]
         space.rows.index_add_(0, self._others[number], gradient[count:])
+
+
+def make_stream(shard: Shard, comm: Comm, rules: StrategyRules, ends: list[int], directory: str) -> Stream:
+    """Make the stream of a shard; :class:`InputError` where layers cannot run part by part."""
+    why = ""
+    if shard.schema is not None or shard.has_mirrors:
+        why = "the shards have several types" if shard.schema is not None else "the shards are a vertex cut"
+    elif shard.depth > 1:
+        why = f"depth is {shard.depth}"
+    elif rules.name not in ("local", "halo_h"):
+        why = f"strategy is {rules.name}"
+    elif shard.node_ids.device.type != "cpu":
+        why = f"the device is {shard.node_ids.device}"
+    if why:
+        raise InputError(
+            f"spill is {directory}, and {why}; layers run part by part on an edge cut with one type of nodes, on a CPU, with the "
+            "strategy halo and the depth 1"
+        )
+    SpilledRows(directory, (1,), torch.uint8)  # so that a directory that cannot be written is told now
+    return Stream(shard, comm, ends, directory)

@@ -175,7 +175,7 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
     Limits of control groups count. The message says what would fit. A step that cannot be traced is not refused, nor
     one of a task on edges, because predictions count all edges as training edges.
     """
-    if config.task.reads_pairs:
+    if config.task.reads_pairs or sg.stream is not None:  # predictions do not know steps part by part
         return
     comm, figures = sg.comm, read_figures(sg.manifest)
     available = available_rank_memory(comm)

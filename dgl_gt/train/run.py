@@ -156,6 +156,10 @@ def prepare(
 def _training_graphs(sg: ShardedGraph, config: TrainConfig) -> TrainingGraphs:
     """The graphs of training steps by the policy of a config; :class:`InputError` if it does not fit them."""
     policy = policy_of(config)
+    if sg.stream is not None and not policy.is_exact:
+        raise InputError(
+            f"policy is {config.exchange.policy}, and with spill (--spill) ranks send all; leave one of them out"
+        )
     sg.comm.check_agreement({"policy": policy.described()})
     if sg.schema is not None:
         policy.check_typed(sg.manifest["source"])

@@ -1,5 +1,6 @@
 """Layers that run part by part, with rows between them in files: losses, gradients and predictions of one process."""
 
+import json
 import os
 
 import numpy as np
@@ -9,8 +10,9 @@ from ranks import run_ranks
 from test_merged_parts import SETTINGS, graph, shards  # noqa: F401
 
 import dgl_gt
+from dgl_gt.cli.main import main
 from dgl_gt.nn import GraphTransformer, set_dropout_step
-from dgl_gt.partition import InputError
+from dgl_gt.partition import InputError, partition
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
@@ -73,10 +75,10 @@ def test_every_gradient(shards, tmp_path, ranks):  # noqa: F811
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"norm": "batch"}, "norm is batch"),
-        ({"global_attention": "polynormer"}, "global_attention is polynormer"),
-        ({"jumping": "sum"}, "jumping is sum"),
-        ({"architecture": "gnn", "residual": "initial", "heads": 1}, "residual is initial"),
+        ({"norm": "batch"}, "norm is .batch"),
+        ({"global_attention": "polynormer"}, "global_attention is .polynormer"),
+        ({"jumping": "sum"}, "jumping is .sum"),
+        ({"architecture": "gnn", "residual": "initial", "heads": 1}, "residual is .initial"),
     ],
 )
 def test_models_that_read_other_rows(shards, tmp_path, more, named):  # noqa: F811
@@ -86,6 +88,32 @@ def test_models_that_read_other_rows(shards, tmp_path, more, named):  # noqa: F8
 
 
 def test_a_directory_that_is_not_there(shards, tmp_path):  # noqa: F811
-    sg = dgl_gt.load(shards / str(PARTS), spill=tmp_path / "absent")
     with pytest.raises(InputError, match="absent"):
-        train(sg, read_config(**SETTINGS))
+        dgl_gt.load(shards / str(PARTS), spill=tmp_path / "absent")
+
+
+def test_what_cannot_run_part_by_part(graph, tmp_path):  # noqa: F811
+    partition(graph, 1, tmp_path / "one", halo_depth=2)
+    for options, named in (({"depth": 2}, "depth is 2"), ({"strategy": "ring"}, "strategy is ring")):
+        with pytest.raises(InputError, match=named):
+            dgl_gt.load(tmp_path / "one", spill=tmp_path, **options)
+    with pytest.raises(InputError, match="policy is int8"):
+        train(dgl_gt.load(tmp_path / "one", spill=tmp_path), read_config(**SETTINGS | {"policy": "int8"}))
+
+
+def test_the_commands(shards, tmp_path, capfd):  # noqa: F811
+    path, out = str(shards / str(PARTS)), tmp_path / "run"
+    options = ["--epochs", "3", "--checkpoint-every", "1", "--hidden", "12", "--heads", "2", "--spill", str(tmp_path)]
+    assert main(["train", path, "--nproc", "2", "--out", str(out), *options]) == 0
+    options[1] = "5"
+    assert main(["train", path, "--nproc", "1", "--out", str(out), *options, "--resume"]) == 0
+    resumed = [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert main(["train", str(shards / "1"), "--out", str(tmp_path / "whole"), *options[:-2]]) == 0
+    whole = [json.loads(line)["loss"] for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose(resumed, whole, rtol=1e-4)
+    for name, more in (("a", ["--nproc", "1", "--spill", str(tmp_path)]), ("b", [])):
+        assert main(["predict", path, "--model", str(out), "--out", str(tmp_path / f"{name}.csv"), *more]) == 0
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    capfd.readouterr()
+    assert main(["train", path, "--nproc", "5"]) == 2
+    assert "--nproc is 5" in capfd.readouterr().err

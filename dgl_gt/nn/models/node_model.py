@@ -11,8 +11,8 @@ from dgl_gt.exchange.any_graph import as_view, views_of
 from dgl_gt.exchange.local import Local, leading_rows
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.exchange.view import SeededView, View
-from dgl_gt.model_config import OF_STREAMED, ModelConfig
-from dgl_gt.partition.errors import InputError, check_flags
+from dgl_gt.model_config import ModelConfig
+from dgl_gt.partition.errors import check_flags
 
 from ..attention import check_features, check_sizes
 from ..batch_norm import normalise
@@ -96,7 +96,7 @@ class NodeModel(nn.Module):
     def _predict(self, graph, feat: Tensor, attn_bias, edge: Tensor | None = None) -> Tensor:
         check_features(feat, "in_dim", self.in_dim)
         if isinstance(graph, ShardedGraph) and graph.stream is not None:
-            self._check_streamed()
+            self.config.check_streamed()
             view = as_view(graph, feat, self)
             (of_rank,) = with_seeds(self, [view])
             biases = self._biases(graph, attn_bias)
@@ -117,15 +117,6 @@ class NodeModel(nn.Module):
     def decode(self, h: Tensor, seeded: SeededView) -> Tensor:
         """Return the result, each row from one row of the last layer, (rows, out)."""
         return self.output(normalise(self.output_norm, h, seeded.view))
-
-    def _check_streamed(self) -> None:
-        """Raise :class:`InputError` unless the model is a sequence of layers that each read only the rows of the last one."""
-        for name, allowed in OF_STREAMED.items():
-            if (value := getattr(self.config, name, allowed[0])) not in allowed:
-                raise InputError(
-                    f"spill is given, and {name} is {value}, which reads more than the rows of the last layer; choose "
-                    f"{' or '.join(map(str, allowed))}, or leave spill out"
-                )
 
     def _run_layers(self, h: Tensor, seeded: list[SeededView], biases: list, edge: Tensor | None) -> list[Tensor]:
         """Return the rows of each layer; of the last one alone, where the output reads no other."""
