@@ -271,7 +271,8 @@ def with_typed_defaults(config: TrainConfig, features: int | TypedWidths) -> Tra
 
     Layers take means over each relation, unless something is set that enters attention scores; norms follow them, and more
     is dropped. Classes of nodes are learned with a weight decay in the gradient, unless the optimiser's kind or a decay is
-    given. If no type has features to read, all have trained rows as wide as the layers. Hop tokens keep the usual defaults.
+    given. If no type has features to read, there is no decay, and all have trained rows as wide as the layers. Hop tokens
+    keep the usual defaults.
     """
     if not isinstance(features, TypedWidths) or config.task.encodings:
         return config
@@ -283,10 +284,10 @@ def with_typed_defaults(config: TrainConfig, features: int | TypedWidths) -> Tra
         is_default = {name for name in found if getattr(model, name) == getattr(GraphTransformerConfig, name)}
         found = {name: found[name] for name in sorted(is_default - config.given)}
     is_decay_given = not DECAY_OF_TYPED.keys().isdisjoint(config.given) or config.optimizer.weight_decay
-    if isinstance(config.task, NodeClassificationConfig) and not is_decay_given:
+    if not any(features.as_dict().values()):
+        found |= {} if config.task.node_embedding else {"node_embedding": model.hidden}
+    elif isinstance(config.task, NodeClassificationConfig) and not is_decay_given:
         found |= DECAY_OF_TYPED
-    if not any(features.as_dict().values()) and not config.task.node_embedding:
-        found["node_embedding"] = model.hidden
     return config.changed(**found)
 
 

@@ -83,6 +83,11 @@ def test_classes_of_typed_nodes_are_learned_with_a_decay(settings, expected):
     assert (found.kind, found.weight_decay, found.decay) == expected
 
 
+def test_trained_rows_alone_do_not_decay():
+    found = with_typed_defaults(TrainConfig(), TypedWidths((("author", 0), ("paper", 0)), (WRITES,)))
+    assert (found.optimizer.kind, found.optimizer.weight_decay) == ("adamw", 0.0)
+
+
 def test_the_config_of_the_example_says_all_that_it_needs():
     config = read_config(Path(__file__).parents[2] / "examples/acm.yaml")
     assert with_typed_defaults(config, TypedWidths((("paper", 5), ("author", 0)), (WRITES,))) == config
