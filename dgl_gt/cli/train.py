@@ -17,7 +17,7 @@ from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.ranks.launcher_link import find_launcher, restarts
 from dgl_gt.run_files.run_directory import MODEL, RunDirectory, check_can_resume, checkpoints_in
-from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of, with_trained_rows
+from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of, with_typed_defaults
 
 from .options import (
     add_config,
@@ -116,7 +116,7 @@ def _train(args):
             f"--{given[0].replace('_', '-')} needs --strategy auto; add that option, or leave this one out"
         )
     if not (args.shards or args.model_factory):
-        config = _with_trained_rows(args, config)
+        config = _with_typed_defaults(args, config)
     return run_on_parts(
         args.argv,
         args.directory,
@@ -131,11 +131,11 @@ def _train(args):
     )
 
 
-def _with_trained_rows(args, config):
-    """The config with trained rows where the graph needs them, which the first process says."""
+def _with_typed_defaults(args, config):
+    """The config with the defaults of typed graphs; the first process says if all nodes have trained rows."""
     manifest = read_manifest(args.directory)
-    found = with_trained_rows(config, read_figures(manifest).features)
-    if found != config and _leads():
+    found = with_typed_defaults(config, read_figures(manifest).features)
+    if found.task != config.task and _leads():
         print(
             f"dgl-gt: no node type of {manifest['source']} has features, so every node has a trained row "
             f"(--node-embedding {found.task.node_embedding})",

@@ -23,7 +23,7 @@ from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.memory import available_memory_bytes
 from dgl_gt.partition.system.units import format_bytes
-from dgl_gt.train.config import TrainConfig, policy_of, with_trained_rows
+from dgl_gt.train.config import TrainConfig, policy_of, with_typed_defaults
 from dgl_gt.train.loop import take_step
 from dgl_gt.train.model import ModelFactory, build_model, find_factory, max_depth
 from dgl_gt.train.optimizer import make_optimizer
@@ -114,7 +114,7 @@ def tracer_of(
             "the graph has no node data 'feat' of shape (N, F), which training needs; partition a graph that has it, add random "
             "features with --random-features, or train rows of nodes with --node-embedding"
         )
-    config = config if factory else with_trained_rows(config, features)
+    config = config if factory else with_typed_defaults(config, features)
     if config.precision == "auto":
         raise InputError("precision is auto, which is measured when training starts; plan with fp32 or bf16")
     defaults, settings = TrainConfig().flat(), config.flat()

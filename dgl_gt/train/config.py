@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from msgspec import Meta
@@ -25,6 +25,7 @@ OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("constant", "cosine", "plateau")
 DECAYED = ("weights", "all")
 ON_NAN = ("stop", "skip")
+DECAY_OF_TYPED = {"optimizer": "adam", "weight_decay": 0.005, "decay": "all"}
 DEFAULT = "default"  # in place of a strategy: the cut's
 KINDS: dict[str, tuple[str, dict]] = {  # of sections with a class for each value of one of their settings
     "model": ("architecture", ARCHITECTURES),
@@ -182,6 +183,8 @@ class TrainConfig(Settings):
     )
     frozen: Flag = setting(False, "with init: train the head alone, which is what comes after the rows of nodes")
 
+    given: ClassVar[frozenset[str]] = frozenset()  # what `changed` was called with, by name
+
     def __post_init__(self):
         super().__post_init__()
         if self.frozen and not self.init:
@@ -213,7 +216,9 @@ class TrainConfig(Settings):
             section, each = SETTINGS[name]
             of_section.setdefault(section, {})[each.name] = value
         of_run = of_section.pop("", {})
-        return replace(self, **of_run, **{name: self._changed(name, values) for name, values in of_section.items()})
+        found = replace(self, **of_run, **{name: self._changed(name, values) for name, values in of_section.items()})
+        object.__setattr__(found, "given", frozenset((*self.given, *settings)))
+        return found
 
     def _changed(self, section: str, values: dict[str, Any]) -> Settings:
         """A section with other values; one of another kind has its own defaults, and the settings that differ from ours."""
@@ -261,12 +266,29 @@ PATHS = {
 }  # model.hidden: hidden
 
 
-def with_trained_rows(config: TrainConfig, features: int | TypedWidths) -> TrainConfig:
-    """The config with trained rows as wide as the layers, if a typed graph has no features at all for a model to read."""
-    is_bare = isinstance(features, TypedWidths) and not any(features.as_dict().values())
-    if not is_bare or config.task.encodings or config.task.node_embedding:
+def with_typed_defaults(config: TrainConfig, features: int | TypedWidths) -> TrainConfig:
+    """The config with the defaults of typed graphs in place of what is not given, if the graph is typed.
+
+    Layers take means over each relation, unless something is set that enters attention scores; norms follow them, and more
+    is dropped. Classes of nodes are learned with a weight decay in the gradient, unless the optimiser's kind or a decay is
+    given. If no type has features to read, there is no decay, and all have trained rows as wide as the layers. Hop tokens
+    keep the usual defaults.
+    """
+    if not isinstance(features, TypedWidths) or config.task.encodings:
         return config
-    return config.changed(node_embedding=config.model.hidden)
+    model, found = config.model, dict[str, Any]()
+    if isinstance(model, GraphTransformerConfig):
+        has_scores = config.task.edge_features or model.attention_dropout
+        found = {} if has_scores else {"score": "mean"}
+        found |= {"norm_first": False, "dropout": 0.5}
+        is_default = {name for name in found if getattr(model, name) == getattr(GraphTransformerConfig, name)}
+        found = {name: found[name] for name in sorted(is_default - config.given)}
+    is_decay_given = not DECAY_OF_TYPED.keys().isdisjoint(config.given) or config.optimizer.weight_decay
+    if not any(features.as_dict().values()):
+        found |= {} if config.task.node_embedding else {"node_embedding": model.hidden}
+    elif isinstance(config.task, NodeClassificationConfig) and not is_decay_given:
+        found |= DECAY_OF_TYPED
+    return config.changed(**found)
 
 
 def policy_of(config: TrainConfig) -> Policy:

@@ -17,7 +17,7 @@ from dgl_gt.partition.figures.strategies import AUTO, CHOICES, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.run_files.run_record import PlanOfRun, RunRecord
 
-from .config import TrainConfig, policy_of, with_trained_rows
+from .config import TrainConfig, policy_of, with_typed_defaults
 from .edge_inputs import with_stated_meanings
 from .initial_weights import start_from
 from .loop import fit
@@ -98,10 +98,10 @@ def train(
 def completed(sg: ShardedGraph, config: TrainConfig, is_ours: bool = True) -> TrainConfig:
     """The config with what only the graph and this machine tell: what edge data mean, and the precision for ``auto``.
 
-    Where one graph trains a model of ours, also that nodes have trained rows if there are no features.
+    Where one graph trains a model of ours, also the defaults of typed graphs.
     """
     config = with_stated_meanings(sg, config)
-    config = with_trained_rows(config, read_figures(sg.manifest).features) if is_ours else config
+    config = with_typed_defaults(config, read_figures(sg.manifest).features) if is_ours else config
     return with_measured_precision(sg, config) if config.precision == "auto" else config
 
 

@@ -1,16 +1,18 @@
 """Typed graphs as new users have them: no features at all, and relations one way."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dgl_gt.cli.main import main
+from dgl_gt.model_config import GraphTransformerConfig
 from dgl_gt.partition import from_relations, partition
 from dgl_gt.partition.cli import one_way_notes
 from dgl_gt.partition.figures.figures import TypedWidths
 from dgl_gt.partition.schema import Relation, Schema
-from dgl_gt.train.config import TrainConfig, with_trained_rows
+from dgl_gt.train.config import TrainConfig, read_config, with_typed_defaults
 
 WRITES = Relation("author", "writes", "paper")
 
@@ -37,12 +39,69 @@ def bare_graph():
 )
 def test_rows_are_trained_where_no_type_has_features(widths, settings, expected):
     features = TypedWidths(tuple(zip(("author", "paper"), widths)), (WRITES,))
-    assert with_trained_rows(TrainConfig().changed(**settings), features).task.node_embedding == expected
+    assert with_typed_defaults(TrainConfig().changed(**settings), features).task.node_embedding == expected
 
 
-def test_a_graph_with_one_type_keeps_its_error():
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, ("mean", False)),
+        ({"hidden": 16}, ("mean", False)),
+        ({"score": "dot"}, ("dot", False)),
+        ({"score": "hgt", "norm_first": True}, ("hgt", True)),
+        ({"norm_first": True}, ("mean", True)),
+        ({"attention_dropout": 0.1}, ("dot", False)),
+        ({"edge_features": "rating"}, ("dot", False)),
+        ({"encodings": "hops"}, ("dot", True)),
+    ],
+)
+def test_layers_of_typed_graphs_have_defaults_of_their_own(tmp_path, settings, expected):
+    features = TypedWidths((("author", 0), ("paper", 5)), (WRITES,))
+    config = with_typed_defaults(TrainConfig().changed(**settings), features)
+    assert (config.model.score, config.model.norm_first) == expected
+    assert config.model.dropout == (0.2 if "encodings" in settings else 0.5)
+    again = with_typed_defaults(config, features)  # as rank after rank does
+    assert again == config and TrainConfig().changed(**config.flat()) == config
+    assert with_typed_defaults(read_config(None, **settings), features) == config
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, ("adam", 0.005, "all")),
+        ({"weight_decay": 0.0}, ("adamw", 0.0, "weights")),
+        ({"weight_decay": 0.1}, ("adamw", 0.1, "weights")),
+        ({"optimizer": "adamw"}, ("adamw", 0.0, "weights")),
+        ({"decay": "all"}, ("adamw", 0.0, "all")),
+        ({"task": "link"}, ("adamw", 0.0, "weights")),
+        ({"encodings": "hops"}, ("adamw", 0.0, "weights")),
+    ],
+)
+def test_classes_of_typed_nodes_are_learned_with_a_decay(settings, expected):
+    features = TypedWidths((("author", 0), ("paper", 5)), (WRITES,))
+    found = with_typed_defaults(TrainConfig().changed(**settings), features).optimizer
+    assert (found.kind, found.weight_decay, found.decay) == expected
+
+
+def test_trained_rows_alone_do_not_decay():
+    found = with_typed_defaults(TrainConfig(), TypedWidths((("author", 0), ("paper", 0)), (WRITES,)))
+    assert (found.optimizer.kind, found.optimizer.weight_decay) == ("adamw", 0.0)
+
+
+def test_the_config_of_the_example_says_all_that_it_needs():
+    config = read_config(Path(__file__).parents[2] / "examples/acm.yaml")
+    assert with_typed_defaults(config, TypedWidths((("paper", 5), ("author", 0)), (WRITES,))) == config
+
+
+def test_a_model_that_was_chosen_whole_is_kept():
+    features = TypedWidths((("author", 0), ("paper", 5)), (WRITES,))
+    chosen = TrainConfig(model=GraphTransformerConfig(score="hgt"))
+    assert with_typed_defaults(chosen, features).model.score == "hgt"
+
+
+def test_a_graph_with_one_type_keeps_its_defaults():
     config = TrainConfig()
-    assert with_trained_rows(config, 0) is config
+    assert with_typed_defaults(config, 0) is config
 
 
 @pytest.mark.parametrize("parts", [1, 2])
