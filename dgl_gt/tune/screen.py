@@ -1,0 +1,81 @@
+"""What a person watches while a search goes on: the best trials, what runs now, and the time that is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+from dgl_gt.partition.console import table
+from dgl_gt.partition.errors import printable
+from dgl_gt.run_files.search_files import TrialLine
+from dgl_gt.train.metric_kinds import MetricKind
+
+_SHOWN, _PAUSE_S = 6, 1.0
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 1:02:03 or 2:03."""
+    hours, rest = divmod(max(0, int(seconds)), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+def ranked(trials: Iterable[TrialLine], lower_is_better: bool) -> list[TrialLine]:
+    """The trials that have a value, those that were not stopped first, and the best first among these."""
+    there = [each for each in trials if each.value is not None]
+    sign = 1 if lower_is_better else -1
+    return sorted(there, key=lambda each: (each.state != "complete", sign * (each.value or 0.0), each.number))
+
+
+def in_words(settings: dict) -> str:
+    """Settings as one line."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+class Screen:
+    """The table on stderr: drawn anew every second on a terminal; elsewhere a line for each trial that has ended."""
+
+    def __init__(self, metric: MetricKind):
+        self._metric, self._lines, self._next_s = metric, 0, 0.0
+        self._on_terminal = sys.stderr.isatty()
+
+    def ended(self, trial: TrialLine, left_s: float) -> None:
+        """Tell of a trial that has ended."""
+        if not self._on_terminal:
+            value = "-" if trial.value is None else self._metric.text(trial.value)
+            what = f"{trial.state} after {trial.epochs} epochs, {trial.seconds:.1f} s" if trial.epochs else trial.state
+            why = f": {trial.why}" if trial.why else f"; {in_words(trial.settings)}"
+            self._print(f"trial {trial.number}  {trial.model}  {value}  {what}{why}  ({clock(left_s)} left)")
+
+    def say(self, text: str) -> None:
+        """Say what happens now."""
+        self._clear()
+        self._print(text)
+
+    def draw(self, trials: Sequence[TrialLine], running: Sequence[tuple[str, int, int, float | None]], left_s: float):
+        """Draw the best trials, and what runs: its name, epoch, epochs and best metric so far."""
+        if not self._on_terminal or time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + _PAUSE_S
+        best = ranked(trials, self._metric.lower_is_better)[:_SHOWN]
+        rows = [(each.number, each.model, self._metric.text(each.value), each.epochs, f"{each.seconds:.0f} s", in_words(each.settings)) for each in best]  # type: ignore[arg-type]  # fmt: skip
+        rows += [
+            ("now", name, "-" if value is None else self._metric.text(value), f"{epoch}/{epochs or '?'}", "", "")
+            for name, epoch, epochs, value in running
+        ]
+        head = f"{len(trials)} trials have ended; {clock(left_s)} left"
+        text = table(["trial", "model", f"validation {self._metric.title}", "epochs", "time", "settings"], rows, (0, 1, 5))
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or 100
+        lines = [printable(each)[: width - 1] for each in [head, *text.split("\n")]]
+        self._clear()
+        print("\n".join(lines), file=sys.stderr, flush=True)
+        self._lines = len(lines)
+
+    def _clear(self) -> None:
+        if self._lines:
+            print(f"\x1b[{self._lines}A\x1b[J", end="", file=sys.stderr)
+        self._lines = 0
+
+    def _print(self, text: str) -> None:
+        print(f"dgl-gt: {printable(text)}", file=sys.stderr, flush=True)
