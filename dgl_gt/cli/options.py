@@ -208,7 +208,8 @@ def add_config(command) -> None:
 
 def config_of(args, names=None) -> TrainConfig:
     """The config that ``--model``, ``--config``, ``--set`` and the options of settings give; later ones override earlier ones."""
-    return read_config(args.config, **_recipe_of(args) | given_settings(args, names))
+    given = given_settings(args, names)
+    return read_config(args.config, **_recipe_of(args, given.get("epochs")) | given)
 
 
 def add_recipe(command) -> None:
@@ -219,14 +220,14 @@ def add_recipe(command) -> None:
     command.add_argument("--size", metavar="NAME", help=text)
 
 
-def _recipe_of(args) -> dict:
+def _recipe_of(args, epochs: int | None = None) -> dict:
     """The settings of the recipe that ``--model`` names."""
     name, size = getattr(args, "recipe", None), getattr(args, "size", None)
     if name is None and size is not None:
         raise InputError(f"size is {size}, which is that of a recipe; name one with --model, or leave it out")
     if name is not None and args.config:
         raise InputError(f"--model {name} and --config {args.config} both say how to train; leave one of them out")
-    return {} if name is None else settings_of(name, size or "base")
+    return {} if name is None else settings_of(name, size or "base", epochs)
 
 
 def given_settings(args, names=None) -> dict:

@@ -21,7 +21,7 @@ from dgl_gt.partition.system.memory import available_cpus
 from dgl_gt.partition.system.output_checks import check_target
 from dgl_gt.partition.system.storage import Url, located
 from dgl_gt.partition.system.units import format_count
-from dgl_gt.run_files.search_files import FOUND, PAGE, SearchRecord, is_search, read_record, write_record
+from dgl_gt.run_files.search_files import FOUND, PAGE, SearchRecord, is_search, read_record, read_trials, write_record
 from dgl_gt.train.config import SETTINGS
 from dgl_gt.train.metric_kinds import shown_metric
 from dgl_gt.tune.recipes import RECIPES
@@ -30,6 +30,7 @@ from .options import add_json, add_settings, given_settings, positive_integer
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST_S = 30 * 86400
+_MOST_TRIALS = 150  # by then the best of many is rather lucky than good
 
 
 def add_commands(commands) -> None:
@@ -44,17 +45,26 @@ def add_commands(commands) -> None:
     add = command.add_argument
     add("directory", metavar="SHARDS", help="shards made by `dgl-gt partition`")
     add("--budget", type=_seconds, required=True, metavar="TIME", help="time of the whole search, such as 45m or 2h")
-    add("--out", required=True, metavar="DIR", help="directory of the search: the best model, its config, trials, a page")
+    add(
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="directory of the search: the best model, its config, trials, a page",
+    )
     text = f"recipes to try, with commas (default: all that fit): {', '.join(RECIPES)}"
     add("--models", type=lambda text: text.split(","), metavar="NAME,...", help=text)
     text = "ranks that train a model together: the number of parts (default)"
     add("--ranks", type=positive_integer, metavar="P", help=text)
     text = "models that train at the same time (default: processors / ranks; 1 on a GPU)"
     add("--jobs", type=positive_integer, metavar="N", help=text)
+    text = f"most trials (default: {_MOST_TRIALS}); with enough time for them, the same command finds the same model"
+    add("--trials", type=positive_integer, default=_MOST_TRIALS, metavar="N", help=text)
     add("--seed", type=int, default=0, metavar="N", help="seed of what is tried, and of the models (default: 0)")
     add("--resume", action="store_true", help="go on with the search in --out")
     add("--force", action="store_true", help="replace the search in --out")
-    text = "a setting that is not searched, by its place in a config file, such as task.metric=f1_micro; may be repeated"
+    text = (
+        "a setting that is not searched, by its place in a config file, such as task.metric=f1_micro; may be repeated"
+    )
     add("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
     names = [name for name, (section, _) in SETTINGS.items() if section == "task"]
     add_settings(command.add_argument_group("what is learned"), names)
@@ -73,6 +83,7 @@ def _seconds(text: str) -> float:
 
 
 def _tune(args):
+    from dgl_gt.tune.crew import WorkerFailed
     from dgl_gt.tune.spaces import given_settings as checked
     from dgl_gt.tune.spaces import spaces_for
 
@@ -102,7 +113,11 @@ def _tune(args):
     for name, why in {} if earlier else refused.items():
         if "type of" not in why.partition("has ")[2][:20]:
             print(f"dgl-gt: {name} is left out: {why}", file=sys.stderr)
-    record = _search(args, out, asked, spaces, earlier)
+    try:
+        record = _search(args, out, asked, spaces, earlier)
+    except WorkerFailed as failed:
+        print(f"dgl-gt: {failed}", file=sys.stderr)
+        return failed.code
     return _result(args, out, record)
 
 
@@ -121,11 +136,18 @@ def _earlier(args, out: Path, asked: dict) -> SearchRecord | None:
     for key, value in asked.items():
         theirs = getattr(earlier, key)
         if theirs != value:
-            what = "of other data" if key == "graph" else "by another version" if key == "dgl_gt" else f"with another {key}"
+            what = (
+                "of other data"
+                if key == "graph"
+                else "by another version"
+                if key == "dgl_gt"
+                else f"with another {key}"
+            )
             raise InputError(
                 f"{out} holds a search {what}: {key} was {_shown(theirs)}, and is {_shown(value)}; give the same, or begin "
                 "anew with --force"
             )
+    earlier.most_trials = args.trials
     return earlier
 
 
@@ -137,12 +159,12 @@ def _search(args, out: Path, asked: dict, spaces, earlier: SearchRecord | None) 
     """Search; returns the record, which is on the disk, as is the best model."""
     from dgl_gt.partition.errors import import_optional
     from dgl_gt.report.search_report import write_search_report
-    from dgl_gt.tune.crew import Worker, WorkerFailed
+    from dgl_gt.tune.crew import Worker
     from dgl_gt.tune.finals import Finals
     from dgl_gt.tune.search import Clock, Crew, Search, check_found
 
     import_optional("optuna", "dgl-gt tune", "pip install 'dgl-gt[tune]'")
-    clock = Clock(args.budget, earlier.used_s if earlier else 0.0)
+    clock = Clock(args.budget, max((each.at_s for each in read_trials(out)), default=0.0) if earlier else 0.0)
     jobs = args.jobs or (earlier.jobs if earlier else None)
     most = max(1, available_cpus() // asked["ranks"])
     with Crew(lambda jobs: Worker(args.directory, asked["ranks"], asked["given"], jobs), jobs, most, clock) as crew:
@@ -151,9 +173,11 @@ def _search(args, out: Path, asked: dict, spaces, earlier: SearchRecord | None) 
             **asked,
             jobs=crew.jobs,
             budget_s=args.budget,
+            most_trials=args.trials,
             metric=hello.metric,
             lower_is_better=hello.lower_is_better,
             splits=hello.splits,
+            rows=hello.rows,
         )
         if not earlier and out.exists() and args.force:
             shutil.rmtree(out)
@@ -179,8 +203,6 @@ def _search(args, out: Path, asked: dict, spaces, earlier: SearchRecord | None) 
 
 def _result(args, out: Path, record: SearchRecord) -> tuple[dict[str, Any], str]:
     kind = shown_metric(record.metric)
-    from dgl_gt.run_files.search_files import read_trials
-
     best = next(each for each in read_trials(out) if each.number == record.best)
     tests, validations = [each.test for each in record.runs], [each.validation for each in record.runs]
 
@@ -194,7 +216,10 @@ def _result(args, out: Path, record: SearchRecord) -> tuple[dict[str, Any], str]
         ("model", f"{best.model}, {RECIPES[best.model].title}"),
         (f"test {kind.title}", f"{spread(tests)}, {of_runs}"),
         (f"validation {kind.title}", spread(validations)),
-        ("chosen among", f"{format_count(record.trials, 'trial')} by validation, {len(record.finalists)} of them with more seeds"),
+        (
+            "chosen among",
+            f"{format_count(record.trials, 'trial')} by validation, {len(record.finalists)} of them with more seeds",
+        ),
         *((name, value) for name, value in best.settings.items()),
     ]
     text = f"{table(['result', ''], rows, (0, 1))}\n\nwrote {args.out} in {record.used_s:.0f} s; see {out / PAGE}"

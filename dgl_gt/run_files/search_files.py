@@ -6,6 +6,7 @@ It is the directory of a run, too, whose model is the best that was found. This 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,11 @@ class SearchRecord(msgspec.Struct, kw_only=True):
     ranks: int
     jobs: int
     budget_s: float
+    most_trials: int
     metric: str
     lower_is_better: bool
     splits: int
+    rows: int
     finished: bool = False
     used_s: float = 0.0
     trials: int = 0
@@ -141,6 +144,18 @@ def drop_torn_end(path: Path) -> None:
 def is_search(folder: Path) -> bool:
     """Whether a directory holds a search."""
     return (folder / SEARCH).is_file()
+
+
+def ranked(trials: Iterable[TrialLine], lower_is_better: bool) -> list[TrialLine]:
+    """The trials that have a value, those that ran to their end first, and the best first among these."""
+    there = [each for each in trials if each.value is not None]
+    sign = 1 if lower_is_better else -1
+    return sorted(there, key=lambda each: (each.state != "complete", sign * (each.value or 0.0), each.number))
+
+
+def in_words(settings: dict) -> str:
+    """Settings as one line."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def _decoded(content: bytes, kind: type, where) -> Any:

@@ -10,14 +10,13 @@ import json
 import shutil
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.run_files.run_directory import CONFIG, METRICS_FILE, RECORD, WEIGHTS
-from dgl_gt.run_files.search_files import SEEDS, Finalist, LastRun, SearchRecord, TrialLine
+from dgl_gt.run_files.search_files import SEEDS, Finalist, LastRun, SearchRecord, TrialLine, ranked
 
 from .jobs import Job, Outcome
-from .screen import ranked
 from .search import Clock, Crew, Search
 
 _ROUNDS = ((10, 8), (8, 5), (6, 4), (5, 3), (4, 2), (3, 2), (3, 1), (2, 1))  # trials and seeds, the most that fits
@@ -85,7 +84,7 @@ class Finals:
     def _mean(self, trial: TrialLine) -> float:
         """The mean over other seeds; with that of the trial, for which it was chosen, only where there are few."""
         found = self._validations(trial)
-        return statistics.fmean(found if len(found) > 1 else [*found, trial.value])
+        return statistics.fmean(found if len(found) > 1 else [*found, cast(float, trial.value)])
 
     def _round(self, trials: list[TrialLine]) -> tuple[int, int]:
         """How many trials to compare, with how many seeds, in the time that is left; one and none where it is short."""

@@ -60,6 +60,7 @@ class Hello(msgspec.Struct):
     metric: str
     lower_is_better: bool
     splits: int
+    rows: int  # of validation; 0 where the task does not count them
     device: str
 
 

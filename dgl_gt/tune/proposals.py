@@ -75,23 +75,30 @@ class Proposals:
         return {"model": name} | {f"{name}.{key}": each.middle for key, each in self._spaces[name].items()}
 
     def interrupted(self, results: Mapping[int, TrialLine]) -> list[Proposal]:
-        """Trials that were begun and have no result."""
-        begun = [each for each in self._study.trials if each.state.name != "WAITING"]
-        return [self._of_trial(each) for each in begun if each.number not in results]
+        """Trials that were begun and have no result; one that was begun in part is completed."""
+        found = []
+        for each in self._study.trials:
+            if each.state.name != "WAITING" and each.number not in results:
+                self._study.sampler = self._sampler(each.number)
+                found.append(self._proposed(self._optuna.trial.Trial(self._study, each._trial_id)))
+        return found
 
     def ask(self, results: Mapping[int, TrialLine]) -> Proposal | None:
         """The next trial, or None as long as a trial that is ``lag`` before it has no result."""
         trials = self._study.get_trials(deepcopy=False)
         number = sum(each.state.name != "WAITING" for each in trials)
         due = range(number - self._lag + 1)
-        if any(each not in results for each in due):
+        if any(past not in results for past in due):
             return None
-        for each in due[self._told :]:
-            if trials[each].state.name == "RUNNING":
-                self._tell(trials[each], results[each])
+        for past in due[self._told :]:
+            if trials[past].state.name == "RUNNING":
+                self._tell(trials[past], results[past])
         self._told = max(self._told, len(due))
         self._study.sampler = self._sampler(number)
-        trial = self._study.ask()
+        return self._proposed(self._study.ask())
+
+    def _proposed(self, trial) -> Proposal:
+        """A trial with values for all of its space."""
         model = trial.suggest_categorical("model", list(self._spaces))
         for name, each in self._spaces[model].items():
             key = f"{model}.{name}"
@@ -101,10 +108,6 @@ class Proposals:
                 trial.suggest_int(key, each.least, each.most)
             else:
                 trial.suggest_float(key, each.least, each.most, log=each.log)
-        return self._of_trial(self._study.trials[trial.number])
-
-    def _of_trial(self, trial) -> Proposal:
-        model = trial.params["model"]
         values = {name: trial.params[f"{model}.{name}"] for name in self._spaces[model]}
         values = {name: _short(each) if isinstance(each, float) else each for name, each in values.items()}
         return Proposal(trial.number, model, values, bool(trial.user_attrs.get("is_middle")))
@@ -135,9 +138,8 @@ class Proposals:
                     value=each.value,
                 )
             )
-        found = optuna.importance.get_param_importances(
-            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        )
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # unlike the others, it needs no scikit-learn
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
         return {name.partition(".")[2]: float(value) for name, value in found.items()}
 
 

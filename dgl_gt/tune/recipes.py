@@ -67,14 +67,14 @@ class Recipe:
 
 # Tuned GNNs, Luo et al., arXiv:2406.08993: width 64, 256 or 512, 1 to 10 layers, dropout 0.2 to 0.7, learning rate 0.001 to
 # 0.01, the norms and the residual; weight decay 0 to 5e-4 (their run_gnn.sh). The middle is the most frequent there.
-_TUNED = {
+_TUNED: dict[str, Choice | Number] = {
     "layers": Number(1, 8, 3),
     "hidden": Choice((64, 128, 256, 512), 128),
-    "dropout": Number(0.1, 0.8, 0.5),
+    "dropout": Number(0.2, 0.7, 0.5),
     "norm": Choice(("layer", "batch", "none"), "layer"),
     "residual": Choice(("linear", "none"), "linear"),
     "input": Choice(("none", "linear"), "none"),
-    "lr": Number(5e-4, 2e-2, 3e-3, log=True),
+    "lr": Number(1e-3, 1e-2, 3e-3, log=True),
     "weight_decay": Choice((0.0, 5e-5, 5e-4), 5e-5),
     "normalize_features": Choice((False, True), False),
 }
@@ -168,8 +168,14 @@ RECIPES = {
         "MLP, the floor: each row by itself",
         "the ranges of the tuned GNNs; the sum over neighbours has the weight 0",
         {
-            **{**_GNN, "score": "gcn", "residual": "initial", "initial_weight": 1.0, "map_weight": 1.7},
-            **{"layers": 1, "input": "mlp", "activation": "relu"},
+            **_GNN,
+            "score": "gcn",
+            "residual": "initial",
+            "initial_weight": 1.0,
+            "map_weight": 1.7,
+            "layers": 1,
+            "input": "mlp",
+            "activation": "relu",
         },
         {
             "hidden": Choice((64, 128, 256, 512), 128),
@@ -240,7 +246,7 @@ OF_TASKS: dict[str, dict[str, Choice | Number]] = {
 }
 
 
-def settings_of(name: str, size: str = "base") -> dict[str, Any]:
+def settings_of(name: str, size: str = "base", epochs: int | None = None) -> dict[str, Any]:
     """The settings of the middle of a recipe by their names, for a first run; the width is its smallest, middle or largest.
 
     Raises
@@ -257,12 +263,12 @@ def settings_of(name: str, size: str = "base") -> dict[str, Any]:
         found["hidden"] = widths.values[0 if size == "small" else -1]
     if recipe.encodings:
         found["encodings"] = recipe.encodings
-    return in_epochs(found, recipe.epochs)
+    return in_epochs(found, epochs or recipe.epochs)
 
 
 def in_epochs(settings: dict[str, Any], epochs: int) -> dict[str, Any]:
-    """The settings for a run of this many epochs, which may end early, and is evaluated some 250 times."""
-    settings = dict(settings)
+    """The settings for a run of at most this many epochs, which is evaluated some 250 times; those that are given win."""
+    settings = {name: value for name, value in settings.items() if name != "epochs"}
     share = settings.pop("local_share", 0.0)
     found = {"epochs": epochs, "patience": max(20, epochs // 3), "evaluate_every": max(1, epochs // 250)}
     if share:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import cast
 
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import printable
-from dgl_gt.run_files.search_files import TrialLine
+from dgl_gt.run_files.search_files import TrialLine, in_words, ranked
 from dgl_gt.train.metric_kinds import MetricKind
 
 _SHOWN, _PAUSE_S = 6, 1.0
@@ -19,18 +20,6 @@ def clock(seconds: float) -> str:
     """Seconds as 1:02:03 or 2:03."""
     hours, rest = divmod(max(0, int(seconds)), 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
-
-
-def ranked(trials: Iterable[TrialLine], lower_is_better: bool) -> list[TrialLine]:
-    """The trials that have a value, those that were not stopped first, and the best first among these."""
-    there = [each for each in trials if each.value is not None]
-    sign = 1 if lower_is_better else -1
-    return sorted(there, key=lambda each: (each.state != "complete", sign * (each.value or 0.0), each.number))
-
-
-def in_words(settings: dict) -> str:
-    """Settings as one line."""
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 class Screen:
@@ -59,13 +48,25 @@ class Screen:
             return
         self._next_s = time.monotonic() + _PAUSE_S
         best = ranked(trials, self._metric.lower_is_better)[:_SHOWN]
-        rows = [(each.number, each.model, self._metric.text(each.value), each.epochs, f"{each.seconds:.0f} s", in_words(each.settings)) for each in best]  # type: ignore[arg-type]  # fmt: skip
+        rows: list[tuple] = [
+            (
+                each.number,
+                each.model,
+                self._metric.text(cast(float, each.value)),
+                each.epochs,
+                f"{each.seconds:.0f} s",
+                in_words(each.settings),
+            )
+            for each in best
+        ]
         rows += [
             ("now", name, "-" if value is None else self._metric.text(value), f"{epoch}/{epochs or '?'}", "", "")
             for name, epoch, epochs, value in running
         ]
         head = f"{len(trials)} trials have ended; {clock(left_s)} left"
-        text = table(["trial", "model", f"validation {self._metric.title}", "epochs", "time", "settings"], rows, (0, 1, 5))
+        text = table(
+            ["trial", "model", f"validation {self._metric.title}", "epochs", "time", "settings"], rows, (0, 1, 5)
+        )
         width = os.get_terminal_size(sys.stderr.fileno()).columns or 100
         lines = [printable(each)[: width - 1] for each in [head, *text.split("\n")]]
         self._clear()

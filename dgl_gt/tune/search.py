@@ -5,6 +5,7 @@ What it has found so far is on the disk, and a search that was killed goes on wi
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.run_files.search_files import STUDY, SearchRecord, TrialLine, add_trial, read_trials
+from dgl_gt.run_files.search_files import STUDY, TRIALS, SearchRecord, TrialLine, add_trial, drop_torn_end, read_trials
 from dgl_gt.train.metric_kinds import MetricKind, shown_metric
 
 from .crew import Worker
@@ -24,7 +25,6 @@ from .screen import Screen
 
 SEARCH_SHARE, LAST_TRIAL_SHARE = 0.6, 0.65  # of the budget: no trial begins, or goes on, after these
 LONGEST_SHARE = 0.2  # of the budget: time of one run, so that the last runs have room
-MOST_TRIALS = 150  # by then the best of many is rather lucky than good
 _REDUCTION = 3  # of the trials at a rung, one in so many goes on
 _POLL_S = 0.05
 
@@ -64,6 +64,7 @@ class Search:
         self._folder, self._record, self._spaces, self._crew, self._clock = folder, record, spaces, crew, clock
         self._lag = 1 if record.jobs == 1 else 2 * record.jobs
         self.proposals = Proposals(folder / STUDY, spaces, record.seed, record.lower_is_better, self._lag)
+        drop_torn_end(folder / TRIALS)
         self.results = {each.number: each for each in read_trials(folder)}
         self._waiting = self.proposals.interrupted(self.results)
         self._running: dict[int, Proposal] = {}
@@ -86,7 +87,7 @@ class Search:
             return None
         if self._waiting:
             found: Proposal | None = self._waiting.pop(0)
-        elif len(self.results) + len(self._running) >= MOST_TRIALS:
+        elif len(self.results) + len(self._running) >= self._record.most_trials:
             return None
         else:
             found = self.proposals.ask(self.results)
@@ -98,21 +99,26 @@ class Search:
             fixed_settings(found.model) | found.values | self._record.given,
             self.epochs_of(found.model),
             clock.at(LAST_TRIAL_SHARE * clock.budget_s),
-            LONGEST_SHARE * clock.budget_s,
+            LONGEST_SHARE * self._record.budget_s,
             tuple(self._bar(rung, found) for rung in range(len(RUNGS))),
         )
 
     def _bar(self, rung: int, trial: Proposal) -> float | None:
         """What a trial must reach at a rung: a place among the best third of those that are at least the lag before it.
 
-        The middle of a recipe has time until the second rung.
+        It may miss it by what the number of validation rows leaves to chance, one standard error of a share. The middle of a
+        recipe has time until the second rung.
         """
         if trial.is_middle and not rung:
             return None
         known = range(trial.number - self._lag + 1)
         values = [self.results[each].rungs[rung] for each in known if len(self.results[each].rungs) > rung]
         values.sort(reverse=not self._record.lower_is_better)
-        return values[max(1, (len(values) + 1) // _REDUCTION) - 1] if values else None
+        if not values:
+            return None
+        bar, rows = values[max(1, (len(values) + 1) // _REDUCTION) - 1], self._record.rows
+        is_share = self._crew.metric.is_share and rows and 0 < bar < 1
+        return bar - math.sqrt(bar * (1 - bar) / rows) if is_share else bar
 
     def _ended(self, job: Job, outcome: Outcome) -> TrialLine:
         proposal = self._running.pop(job.number)

@@ -16,7 +16,9 @@ _TRAINED_ROWS = Choice((64, 128, 256), 128)  # where nodes have no features
 _HOPS = "hops"
 
 
-def spaces_for(manifest: dict, given: dict[str, Any], models: list[str] | None) -> tuple[dict[str, Space], dict[str, str]]:
+def spaces_for(
+    manifest: dict, given: dict[str, Any], models: list[str] | None
+) -> tuple[dict[str, Space], dict[str, str]]:
     """The spaces of the recipes that fit, by name, and why the others do not.
 
     Parameters
@@ -96,5 +98,7 @@ def given_settings(values: dict[str, Any]) -> dict[str, Any]:
         if name in values:
             section = SETTINGS[name][0]
             advice = {"architecture": "name recipes with --models", "seed": "give --seed"}.get(name, "leave it out")
-            raise InputError(f"{f'{section}.' if section else ''}{name} is {values[name]!r}, which the search chooses; {advice}")
+            raise InputError(
+                f"{f'{section}.' if section else ''}{name} is {values[name]!r}, which the search chooses; {advice}"
+            )
     return values

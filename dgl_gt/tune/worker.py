@@ -80,11 +80,11 @@ def _hello(sg, base: TrainConfig) -> Hello:
     from dgl_gt.train.task import read_task
     from dgl_gt.train.tasks.labels import LabelTask
 
-    task, splits = read_task(sg, completed(sg, base)), 1
+    task, splits, rows = read_task(sg, completed(sg, base)), 1, 0
     if isinstance(task, LabelTask):
         masks = task.column(sg, "val_mask", base.task)
-        splits = masks.shape[1] if masks.dim() == 2 else 1
-    return Hello(task.metric.name, task.metric.lower_is_better, splits, sg.device.type)
+        splits, rows = (masks.shape[1] if masks.dim() == 2 else 1), task.counts["val"]
+    return Hello(task.metric.name, task.metric.lower_is_better, splits, rows, sg.device.type)
 
 
 class _Run:
