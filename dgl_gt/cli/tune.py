@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dgl_gt import __version__
+from dgl_gt.partition.command_options import show_at_first
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.shards.manifest import read_manifest
@@ -30,6 +31,10 @@ from .options import add_json, add_settings, given_settings, positive_integer
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST_S = 30 * 86400
+_COMMON = (  # options that --help shows; --help-all shows all
+    *("budget", "out", "models", "ranks", "jobs", "trials", "seed", "resume", "force", "set", "json"),
+    *("task", "label", "metric", "split", "type", "relation", "edge_features"),
+)
 _MOST_TRIALS = 150  # by then the best of many is rather lucky than good
 
 
@@ -69,6 +74,7 @@ def add_commands(commands) -> None:
     names = [name for name, (section, _) in SETTINGS.items() if section == "task"]
     add_settings(command.add_argument_group("what is learned"), names)
     add_json(command)
+    show_at_first(command, _COMMON)
     command.set_defaults(command=_tune, config=None)
 
 
