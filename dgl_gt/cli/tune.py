@@ -121,6 +121,10 @@ def _tune(args):
             print(f"dgl-gt: {name} is left out: {why}", file=sys.stderr)
     try:
         record = _search(args, out, asked, spaces, earlier)
+    except KeyboardInterrupt:
+        if is_search(out):
+            print(f"dgl-gt: what has been found is in {out}; --resume goes on with it", file=sys.stderr)
+        raise
     except WorkerFailed as failed:
         print(f"dgl-gt: {failed}", file=sys.stderr)
         return failed.code

@@ -114,7 +114,11 @@ class Finals:
             settings: dict[str, Any] = self._search.settings_of(trial) | {"seed": run[2]}
             if self._record.splits > 1:
                 settings["split"] = run[1]
-            return Job(number, settings, trial.epochs, self._clock.at(self._end_s), out=str(self._place(run)))
+            where = f", split {run[1]}" if self._record.splits > 1 else ""
+            title = f"{trial.number} {trial.model}, seed {run[2]}{where}"
+            return Job(
+                number, settings, trial.epochs, self._clock.at(self._end_s), out=str(self._place(run)), title=title
+            )
         return None
 
     def _ended(self, job: Job, outcome: Outcome) -> None:

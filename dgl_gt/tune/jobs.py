@@ -30,6 +30,8 @@ class Job(msgspec.Struct, omit_defaults=True):
         By ``time.monotonic``, when the run ends whatever it has reached.
     out : str
         Directory for the model; empty to keep none.
+    title : str
+        What a person reads of it.
     """
 
     number: int
@@ -39,6 +41,7 @@ class Job(msgspec.Struct, omit_defaults=True):
     longest_s: float = 0.0
     bars: tuple[float | None, ...] = ()
     out: str = ""
+    title: str = ""
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):

@@ -43,7 +43,7 @@ class Screen:
         self._print(text)
 
     def draw(self, trials: Sequence[TrialLine], running: Sequence[tuple[str, int, int, float | None]], left_s: float):
-        """Draw the best trials, and what runs: its name, epoch, epochs and best metric so far."""
+        """Draw the best trials, and what runs: its title, epoch, epochs and best metric so far."""
         if not self._on_terminal or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + _PAUSE_S
@@ -60,8 +60,8 @@ class Screen:
             for each in best
         ]
         rows += [
-            ("now", name, "-" if value is None else self._metric.text(value), f"{epoch}/{epochs or '?'}", "", "")
-            for name, epoch, epochs, value in running
+            ("now", title, "-" if value is None else self._metric.text(value), f"{epoch}/{epochs or '?'}", "", "")
+            for title, epoch, epochs, value in running
         ]
         head = f"{len(trials)} trials have ended; {clock(left_s)} left"
         text = table(

@@ -101,6 +101,7 @@ class Search:
             clock.at(LAST_TRIAL_SHARE * clock.budget_s),
             LONGEST_SHARE * self._record.budget_s,
             tuple(self._bar(rung, found) for rung in range(len(RUNGS))),
+            title=f"{found.number} {found.model}",
         )
 
     def _bar(self, rung: int, trial: Proposal) -> float | None:
@@ -196,7 +197,7 @@ class Crew:
                 return
             self.screen.draw(
                 self._trials,
-                [(str(each.job.settings.get("architecture")), each.epoch, each.epochs, each.value) for each in busy],
+                [(each.job.title, each.epoch, each.epochs, each.value) for each in busy if each.job],
                 self._clock.left_s,
             )
             time.sleep(_POLL_S)
