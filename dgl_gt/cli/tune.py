@@ -117,8 +117,7 @@ def _tune(args):
     }
     earlier = _earlier(args, out, asked)
     for name, why in {} if earlier else refused.items():
-        if "type of" not in why.partition("has ")[2][:20]:
-            print(f"dgl-gt: {name} is left out: {why}", file=sys.stderr)
+        print(f"dgl-gt: {name} is left out: {why}", file=sys.stderr)
     try:
         record = _search(args, out, asked, spaces, earlier)
     except KeyboardInterrupt:
@@ -146,13 +145,7 @@ def _earlier(args, out: Path, asked: dict) -> SearchRecord | None:
     for key, value in asked.items():
         theirs = getattr(earlier, key)
         if theirs != value:
-            what = (
-                "of other data"
-                if key == "graph"
-                else "by another version"
-                if key == "dgl_gt"
-                else f"with another {key}"
-            )
+            what = {"graph": "of other data", "dgl_gt": "by another version"}.get(key, f"with another {key}")
             raise InputError(
                 f"{out} holds a search {what}: {key} was {_shown(theirs)}, and is {_shown(value)}; give the same, or begin "
                 "anew with --force"

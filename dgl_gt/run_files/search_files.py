@@ -147,10 +147,10 @@ def is_search(folder: Path) -> bool:
 
 
 def ranked(trials: Iterable[TrialLine], lower_is_better: bool) -> list[TrialLine]:
-    """The trials that have a value, those that ran to their end first, and the best first among these."""
+    """The trials that have a value, those that were not stopped first, and the best first among these."""
     there = [each for each in trials if each.value is not None]
     sign = 1 if lower_is_better else -1
-    return sorted(there, key=lambda each: (each.state != "complete", sign * (each.value or 0.0), each.number))
+    return sorted(there, key=lambda each: (each.state == "stopped", sign * (each.value or 0.0), each.number))
 
 
 def in_words(settings: dict) -> str:

@@ -41,9 +41,9 @@ class Finals:
     def choose(self) -> TrialLine:
         """Run the best few trials with other seeds, and return the one whose mean validation metric is best."""
         trials = _distinct(ranked(self._search.results.values(), self._record.lower_is_better))
-        complete = [each for each in trials if each.state == "complete"] or trials[:1]
-        count, seeds = self._round(complete)
-        finalists = complete[:count]
+        hopeful = [each for each in trials if each.state != "stopped"] or trials[:1]
+        count, seeds = self._round(hopeful)
+        finalists = hopeful[:count]
         if seeds:
             self._crew.screen.say(f"the best {count} trials, with {seeds} more seed{'s' * (seeds > 1)} each")
             self._do([(each.number, self._split, self._seed(k)) for k in range(seeds) for each in finalists])
@@ -91,7 +91,7 @@ class Finals:
         room_s = _SHARE * (self._end_s - self._clock.elapsed_s) * len(self._crew.workers)
         for count, seeds in _ROUNDS:
             chosen = trials[:count]
-            if len(chosen) > 1 and seeds * sum(each.seconds for each in chosen) * _SLACK <= room_s:
+            if len(chosen) > 1 and seeds * sum(map(_cost_s, chosen)) <= room_s:
                 return len(chosen), seeds
         return 1, 0
 
@@ -106,7 +106,7 @@ class Finals:
         while self._wanted:
             run = self._wanted.pop(0)
             trial = self._search.results[run[0]]
-            if self._at_least <= 0 and _SLACK * trial.seconds > left_s:
+            if self._at_least <= 0 and _cost_s(trial) > left_s:
                 continue
             self._at_least -= 1
             number = len(self._asked)
@@ -139,6 +139,11 @@ class Finals:
                 number, split, seed = map(int, path.parent.name.split("-"))
                 found[number, split, seed] = record["metric"]["validation"]
         return found
+
+
+def _cost_s(trial: TrialLine) -> float:
+    """What a run of a trial's settings may take; one that was cut would have taken longer (s)."""
+    return _SLACK * max(trial.seconds, trial.epochs * trial.epoch_s * (trial.state == "cut"))
 
 
 def _distinct(trials: list[TrialLine]) -> list[TrialLine]:

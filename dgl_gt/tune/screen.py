@@ -33,7 +33,10 @@ class Screen:
         """Tell of a trial that has ended."""
         if not self._on_terminal:
             value = "-" if trial.value is None else self._metric.text(trial.value)
-            what = f"{trial.state} after {trial.epochs} epochs, {trial.seconds:.1f} s" if trial.epochs else trial.state
+            done = trial.curve[-1][0] if trial.curve else 0
+            what = (
+                f"{trial.state} after {done} of {trial.epochs} epochs, {trial.seconds:.1f} s" if done else trial.state
+            )
             why = f": {trial.why}" if trial.why else f"; {in_words(trial.settings)}"
             self._print(f"trial {trial.number}  {trial.model}  {value}  {what}{why}  ({clock(left_s)} left)")
 

@@ -19,7 +19,7 @@ _HOPS = "hops"
 def spaces_for(
     manifest: dict, given: dict[str, Any], models: list[str] | None
 ) -> tuple[dict[str, Space], dict[str, str]]:
-    """The spaces of the recipes that fit, by name, and why the others do not.
+    """The spaces of the recipes that fit, by name, and why others for graphs with types, or without, do not.
 
     Parameters
     ----------
@@ -38,7 +38,8 @@ def spaces_for(
     for name in models or ():
         check_one_of("models", name, tuple(RECIPES))
     spaces, refused = {}, {}
-    for name in models or RECIPES:
+    is_typed = manifest["schema"] is not None
+    for name in models or [name for name, recipe in RECIPES.items() if recipe.typed == is_typed]:
         try:
             spaces[name] = _space(name, RECIPES[name], manifest, given)
         except InputError as error:

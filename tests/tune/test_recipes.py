@@ -102,7 +102,7 @@ def test_options_win_over_a_recipe():
 def test_spaces_fit_the_shards(shards):
     manifest = read_manifest(shards)
     spaces, refused = spaces_for(manifest, {"hidden": 32}, None)
-    assert set(spaces) | set(refused) == set(RECIPES)
+    assert set(spaces) | set(refused) == {name for name, recipe in RECIPES.items() if not recipe.typed}
     assert not set(spaces) & {name for name, recipe in RECIPES.items() if recipe.typed}
     assert "hidden" not in set(itertools.chain.from_iterable(spaces.values()))
     assert all("entropy_unlabelled" in space for space in spaces.values())
