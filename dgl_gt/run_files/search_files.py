@@ -15,6 +15,7 @@ import msgspec
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import Kind
+from dgl_gt.partition.system.storage import Url
 from dgl_gt.partition.system.user_files import reading, regular_file
 from dgl_gt.partition.system.yaml_file import read_text
 
@@ -141,9 +142,9 @@ def drop_torn_end(path: Path) -> None:
         os.truncate(path, content.rfind(b"\n") + 1)
 
 
-def is_search(folder: Path) -> bool:
-    """Whether a directory holds a search."""
-    return (folder / SEARCH).is_file()
+def is_search(folder: Path | Url) -> bool:
+    """Whether a directory holds a search, which is on this machine."""
+    return isinstance(folder, Path) and os.path.isdir(folder) and (folder / SEARCH).is_file()
 
 
 def ranked(trials: Iterable[TrialLine], lower_is_better: bool) -> list[TrialLine]:

@@ -115,7 +115,8 @@ class Proposals:
     def _tell(self, trial, result: TrialLine) -> None:
         """Tell a result: a trial that did not end by itself is worse than all that did, and better the longer it ran."""
         for rung, value in enumerate(result.rungs):
-            self._optuna.trial.Trial(self._study, trial._trial_id).report(value, rung)
+            if rung not in trial.intermediate_values:  # which a search that was killed here has reported
+                self._optuna.trial.Trial(self._study, trial._trial_id).report(value, rung)
         is_whole = result.state == "complete"
         state = self._optuna.trial.TrialState.COMPLETE if is_whole else self._optuna.trial.TrialState.PRUNED
         self._study.tell(trial.number, result.value if is_whole else None, state=state)

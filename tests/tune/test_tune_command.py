@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from html_page import Page
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import partition
@@ -53,9 +54,11 @@ def test_it_leaves_a_model_its_config_the_trials_and_a_page(found, shards, tmp_p
 def test_the_report_is_that_of_a_search(found, tmp_path):
     assert main(["report", str(found), "--out", str(tmp_path / "page.html")]) == 0
     numbers = json.loads((tmp_path / "page.json").read_text())
-    page = (tmp_path / "page.html").read_text()
+    page = Page((tmp_path / "page.html").read_text())
     assert len(numbers["trials"]) == 3 and len(numbers["runs"]) == 10
-    assert numbers["trials"][0]["curve"] and "<svg" in page and f"trial {numbers['best']}" in page
+    assert f"(trial {numbers['best']}) was chosen" in page.words() and "has not finished" not in page.words()
+    assert [tag for tag, _ in page.tags].count("path") >= 2 and numbers["trials"][0]["curve"]
+    assert [len(table) for table in page.tables][-2:] == [11, 4]  # the last runs, and the trials, below their heads
 
 
 def test_a_killed_search_goes_on_to_the_same_model(found, shards, tmp_path):
