@@ -121,13 +121,18 @@ def _tune(args):
     try:
         record = _search(args, out, asked, spaces, earlier)
     except KeyboardInterrupt:
-        if is_search(out):
-            print(f"dgl-gt: what has been found is in {out}; --resume goes on with it", file=sys.stderr)
+        _say_how_to_go_on(out)
         raise
     except WorkerFailed as failed:
         print(f"dgl-gt: {failed}", file=sys.stderr)
+        _say_how_to_go_on(out)
         return failed.code
     return _result(args, out, record)
+
+
+def _say_how_to_go_on(out: Path) -> None:
+    if is_search(out):
+        print(f"dgl-gt: what has been found is in {out}; --resume goes on with it", file=sys.stderr)
 
 
 def _earlier(args, out: Path, asked: dict) -> SearchRecord | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import msgspec
@@ -80,7 +80,8 @@ class Worker:
     def give(self, job: Job) -> None:
         """Begin a job."""
         self.job, self.epoch, self.epochs, self.value = job, 0, 0, None
-        os.write(self._orders, msgspec.json.encode(job) + b"\n")
+        with suppress(BrokenPipeError):  # the ranks have just ended, of which the next poll tells
+            os.write(self._orders, msgspec.json.encode(job) + b"\n")
 
     def poll(self) -> tuple[Job, Outcome] | None:
         """The job that has ended since the last call, and what became of it, if one has.

@@ -159,3 +159,19 @@ def test_two_ranks_train_one_model(tmp_path):
     out = tmp_path / "best"
     assert main(["tune", str(tmp_path / "shards"), "--ranks", "2", *FEW, "2", "--out", str(out), "--jobs", "1"]) == 0
     assert json.loads((out / "record.json").read_text())["ranks"] == 2 and read_record(out).finished
+
+
+def test_a_rank_that_is_killed_ends_the_search_which_goes_on(shards, tmp_path):
+    out = tmp_path / "best"
+    arguments = ["tune", shards, "--budget", "10m", "--models", "gcn", "--trials", "2", "--set", "epochs=200"]
+    arguments += ["--set", "model.hidden=16", "--out", str(out), "--jobs", "1"]
+    environment = {key: value for key, value in os.environ.items() if key != "RANK"} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dgl_gt", *arguments]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 300
+        while not (out / "study.log").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        error = process.communicate()[1]
+    assert process.returncode == 128 + signal.SIGKILL and "--resume" in error and "Traceback" not in error
