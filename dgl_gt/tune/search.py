@@ -107,13 +107,14 @@ class Search:
     def _bar(self, rung: int, trial: Proposal) -> float | None:
         """What a trial must reach at a rung: a place among the best third of those that are at least the lag before it.
 
-        It may miss it by what the number of validation rows leaves to chance, one standard error of a share. The middle of a
-        recipe has time until the second rung.
+        It may miss it by what the number of validation rows leaves to chance, one standard error of a share. Some models learn
+        slowly at first: the first rung compares trials of one recipe, and its middle has time until the second.
         """
         if trial.is_middle and not rung:
             return None
         known = range(trial.number - self._lag + 1)
-        values = [self.results[each].rungs[rung] for each in known if len(self.results[each].rungs) > rung]
+        there = [self.results[each] for each in known if len(self.results[each].rungs) > rung]
+        values = [each.rungs[rung] for each in there if rung or each.model == trial.model]
         values.sort(reverse=not self._record.lower_is_better)
         if not values:
             return None
