@@ -198,6 +198,14 @@ MAY_IMPORT = {
         "dgl_gt.train",
     },
     "dgl_gt.report": {"dgl_gt.partition", "dgl_gt.run_files", "dgl_gt.train"},
+    "dgl_gt.tune": {
+        "dgl_gt",
+        "dgl_gt.partition",
+        "dgl_gt.plan.planned_step",
+        "dgl_gt.ranks",
+        "dgl_gt.run_files",
+        "dgl_gt.train",
+    },
     "dgl_gt.cli": {
         "dgl_gt.partition",
         "dgl_gt",
@@ -207,6 +215,7 @@ MAY_IMPORT = {
         "dgl_gt.run_files",
         "dgl_gt.plan",
         "dgl_gt.train",
+        "dgl_gt.tune",
         "dgl_gt.exchange.policy.policy",
     },
     "dgl_gt.__main__": {"dgl_gt.partition.system", "dgl_gt.cli", "dgl_gt.ranks.launcher_link"},

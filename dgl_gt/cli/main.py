@@ -37,6 +37,7 @@ _HOMES = {  # the module of each verb, which is imported where the verb is asked
     "train": "dgl_gt.cli.train",
     **dict.fromkeys(("predict", "report", "calibrate"), _SMALL),
     "plan": "dgl_gt.cli.plan",
+    "tune": "dgl_gt.cli.tune",
 }
 
 

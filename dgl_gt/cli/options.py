@@ -18,6 +18,7 @@ from dgl_gt.partition.system.allocator import ALLOCATORS
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.yaml_file import check_keys, parse_yaml
 from dgl_gt.train.config import CHOOSE_KIND, KINDS, PATHS, SECTIONS, SETTINGS, TrainConfig, read_config
+from dgl_gt.tune.recipes import RECIPES, SIZES, settings_of
 
 _MAX_NUMBERS = 1000  # in a list
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
@@ -212,7 +213,31 @@ def add_config(command) -> None:
 
 
 def config_of(args, names=None) -> TrainConfig:
-    """The config that ``--config``, ``--set`` and the options of settings give; later ones override earlier ones."""
+    """The config that ``--model``, ``--config``, ``--set`` and the options of settings give; later ones override earlier ones."""
+    given = given_settings(args, names)
+    return read_config(args.config, **_recipe_of(args, given.get("epochs")) | given)
+
+
+def add_recipe(command) -> None:
+    """Add ``--model`` and ``--size``."""
+    text = f"a published model with settings for a good first run: {', '.join(RECIPES)}; other options override these"
+    command.add_argument("--model", metavar="NAME", dest="recipe", help=text)
+    text = f"its width: {', '.join(SIZES)} (default: base)"
+    command.add_argument("--size", metavar="NAME", help=text)
+
+
+def _recipe_of(args, epochs: int | None = None) -> dict:
+    """The settings of the recipe that ``--model`` names."""
+    name, size = getattr(args, "recipe", None), getattr(args, "size", None)
+    if name is None and size is not None:
+        raise InputError(f"size is {size}, which is that of a recipe; name one with --model, or leave it out")
+    if name is not None and args.config:
+        raise InputError(f"--model {name} and --config {args.config} both say how to train; leave one of them out")
+    return {} if name is None else settings_of(name, size or "base", epochs)
+
+
+def given_settings(args, names=None) -> dict:
+    """The settings that ``--set`` and the options of settings give, by their names alone; the latter win."""
     found = {}
     for text in args.set:
         path, equals, value = text.partition("=")
@@ -225,4 +250,4 @@ def config_of(args, names=None) -> TrainConfig:
                 f"--set is {text!r}, which gives no value; write it as KEY=VALUE, such as model.hidden=256"
             )
     given = {name: getattr(args, name) for name in (SETTINGS if names is None else names)}
-    return read_config(args.config, **found | {name: value for name, value in given.items() if value is not None})
+    return found | {name: value for name, value in given.items() if value is not None}

@@ -22,6 +22,7 @@ from dgl_gt.train.config import SECTIONS, SETTINGS, policy_of, with_typed_defaul
 from .options import (
     add_config,
     add_model_factory,
+    add_recipe,
     add_selection_options,
     add_settings,
     add_shard_options,
@@ -36,7 +37,7 @@ from .options import (
 _ONLY_WITH_OUT = ("resume", "resume_if_possible", "checkpoint_every", "max_restarts", "tensorboard", "timeline")
 _COMMON = (  # options that --help shows; --help-all shows all
     *("nproc", "strategy", "force", "json", "config", "set", "out", "resume", "max_restarts", "model_factory"),
-    *("architecture", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr", "policy", "task"),
+    *("recipe", "size", "layers", "hidden", "heads", "dropout", "encodings", "edge_features", "lr", "policy", "task"),
     *("epochs", "patience", "seed", "precision", "activation_checkpoint"),
 )
 _ONLY_FOR_AUTO = ("other_cut", "profile", "preset", "rank_memory", "max_depth")
@@ -67,6 +68,7 @@ def add_commands(commands) -> None:
         "record one training step into --out: a torch.profiler trace of each rank, and a timeline for `dgl-gt report`"
     )
     command.add_argument("--timeline", action="store_true", help=text)
+    add_recipe(command)
     add_model_factory(command)
     text = "splits to train on one after the other, such as 0-9 or 0,2; prints the mean and the standard deviation"
     command.add_argument("--splits", metavar="LIST", type=numbers, help=text)

@@ -13,8 +13,10 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.report.write import make_report, write_report
 from dgl_gt.partition.shards.manifest import is_shards
 from dgl_gt.partition.system.storage import Url, located
+from dgl_gt.run_files.search_files import is_search
 
 from .run_report import is_run, make_run_report, write_run_report
+from .search_report import make_search_report, write_search_report
 
 _HEIGHT_PX = 600  # where a notebook does not let the page say its own
 
@@ -80,14 +82,16 @@ class Kind(NamedTuple):
 
 
 def kind_of(directory) -> Kind:
-    """What a directory holds; ``InputError`` if it is neither shards nor a run."""
+    """What a directory holds; ``InputError`` if it is neither shards nor a run nor a search."""
     if is_shards(directory):
         return Kind(make_report, write_report)
+    if is_search(located(directory)):
+        return Kind(make_search_report, write_search_report)
     if is_run(directory):
         return Kind(make_run_report, write_run_report)
     place = located(directory)
     is_there = isinstance(place, Url) or os.path.isdir(place)
-    problem = "holds neither shards nor a run of training" if is_there else "is not a directory"
+    problem = "holds neither shards nor a run of training nor a search" if is_there else "is not a directory"
     raise InputError(
-        f"{directory} {problem}; name a directory that `dgl-gt partition --out` or `dgl-gt train --out` wrote"
+        f"{directory} {problem}; name a directory that `dgl-gt partition --out`, `dgl-gt train --out` or `dgl-gt tune --out` wrote"
     )

@@ -89,10 +89,12 @@ def chart(
     text: Callable[[float], str],
     best_epoch: int | None = None,
     from_zero: bool = False,
+    over: str = "epochs",
 ) -> Markup:
     """Draw curves of [epoch, value], by their kinds in the style sheet.
 
-    ``name`` says what is drawn, for screen readers; ``text`` turns a value into a label; a line marks ``best_epoch``.
+    ``name`` says what is drawn ``over`` what, for screen readers; ``text`` turns a value into a label; a line marks
+    ``best_epoch``.
     """
     points = [point for curve in curves.values() for point in curve]
     x = Axis.of_epochs([epoch for epoch, _ in points])
@@ -110,7 +112,7 @@ def chart(
         'role="img" aria-label="{}">{}</svg><div class="columns">{}</div></div>'
     ).format(
         Markup("").join(beside.format(100 - 100 * at, each) for at, each in y.labels),
-        printable(f"{name} over the epochs"),
+        printable(f"{name} over the {over}"),
         Markup("").join(lines),
         Markup("").join(below.format(100 * at, each) for at, each in x.labels),
         width=_WIDTH,

@@ -115,7 +115,7 @@ def fit(
             if on_epoch:
                 validations = loop.state.history.validations
                 latest = validations[-1] if validations else math.nan
-                on_epoch(loop.state.epoch - 1, figures.loss, latest, figures.seconds)
+                loop.is_stopped = bool(on_epoch(loop.state.epoch - 1, figures.loss, latest, figures.seconds))
             if store:
                 store.after_epoch(loop.state, figures, loop.is_over())
     model.load_state_dict(loop.state.best)
@@ -136,6 +136,7 @@ class _Loop:
         optimizer, metric = make_optimizer(model, config), task.metric
         history = TrainHistory(metric.name, metric.lower_is_better, [], [], -1, -1.0, -1.0)
         self.state = RunState(model, optimizer, Schedule(optimizer, config), history)
+        self.is_stopped = False  # by on_epoch
         if config.local_epochs:
             model.uses_global = False
 
@@ -209,10 +210,10 @@ class _Loop:
             )
 
     def is_over(self) -> bool:
-        """Whether the run has had all its epochs, or has waited for a better model as long as its patience allows."""
+        """Whether the run has had all its epochs, was stopped, or has waited for a better model as long as patience allows."""
         state, config = self.state, self._config
         epoch = state.epoch - 1
-        if state.epoch >= config.epochs:
+        if self.is_stopped or state.epoch >= config.epochs:
             return True
         is_due = config.patience and state.epoch and self._is_evaluated(epoch)
         return bool(is_due) and epoch - max(state.history.best_epoch, config.local_epochs - 1) >= config.patience

@@ -54,8 +54,8 @@ def train(
         Function that is called before the first epoch as ``on_start(history)``, with the losses and metrics of the run
         so far, which are empty unless it goes on from a checkpoint.
     on_epoch : callable, optional
-        Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``. Without it and
-        ``on_start``, a notebook shows a bar.
+        Function that is called after each epoch as ``on_epoch(epoch, loss, validation, seconds)``. Where it returns True,
+        on all ranks and after an evaluation, the run ends. Without it and ``on_start``, a notebook shows a bar.
     factory : ModelFactory, optional
         What makes the model; by default it is the model of the config.
     store : RunStore, optional

@@ -1,0 +1,149 @@
+"""What to try next: Optuna's sampler over the spaces of recipes, with a study in a file that a killed search goes on with.
+
+A proposal depends on the seed, its number and the results of the trials that are at least ``lag`` before it, and on no
+clock: so several trials at once, a kill or a pause change no proposal.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dgl_gt.partition.errors import import_optional
+from dgl_gt.run_files.search_files import TrialLine, drop_torn_end
+
+from .recipes import Choice, Number
+
+_NAME = "dgl-gt"
+_FEWEST_FOR_IMPORTANCE = 6
+Space = Mapping[str, Choice | Number]
+
+
+class Proposal(NamedTuple):
+    """A trial: its number, the recipe and values for its space."""
+
+    number: int
+    model: str
+    values: dict[str, Any]
+    is_middle: bool
+
+
+class _NoLock:
+    """In place of Optuna's lock, which stays where a search is killed: one process writes."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class Proposals:
+    """The study of a search, in the file ``path``; ``spaces`` are those of the recipes by name."""
+
+    def __init__(self, path: Path, spaces: Mapping[str, Space], seed: int, lower_is_better: bool, lag: int):
+        self._optuna = optuna = import_optional("optuna", "dgl-gt tune", "pip install 'dgl-gt[tune]'")
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        self._spaces, self._seed, self._lag = spaces, seed, lag
+        drop_torn_end(path)
+        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))
+        direction = "minimize" if lower_is_better else "maximize"
+        self._study = optuna.create_study(
+            storage=storage, study_name=_NAME, direction=direction, load_if_exists=True, sampler=self._sampler(0)
+        )
+        self._told = 0
+        middles = [self._middle(name) for name in spaces]
+        for each in middles[len(self._study.trials) :]:
+            self._study.enqueue_trial(each, user_attrs={"is_middle": True})
+
+    def _sampler(self, number: int):
+        return self._optuna.samplers.TPESampler(
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+            n_startup_trials=len(self._spaces),
+            seed=(self._seed * 1_000_003 + number) % 2**32,
+        )
+
+    def _middle(self, name: str) -> dict[str, Any]:
+        return {"model": name} | {f"{name}.{key}": each.middle for key, each in self._spaces[name].items()}
+
+    def interrupted(self, results: Mapping[int, TrialLine]) -> list[Proposal]:
+        """Trials that were begun and have no result; one that was begun in part is completed."""
+        found = []
+        for each in self._study.trials:
+            if each.state.name != "WAITING" and each.number not in results:
+                self._study.sampler = self._sampler(each.number)
+                found.append(self._proposed(self._optuna.trial.Trial(self._study, each._trial_id)))
+        return found
+
+    def ask(self, results: Mapping[int, TrialLine]) -> Proposal | None:
+        """The next trial, or None as long as a trial that is ``lag`` before it has no result."""
+        trials = self._study.get_trials(deepcopy=False)
+        number = sum(each.state.name != "WAITING" for each in trials)
+        due = range(number - self._lag + 1)
+        if any(past not in results for past in due):
+            return None
+        for past in due[self._told :]:
+            if trials[past].state.name == "RUNNING":
+                self._tell(trials[past], results[past])
+        self._told = max(self._told, len(due))
+        self._study.sampler = self._sampler(number)
+        return self._proposed(self._study.ask())
+
+    def _proposed(self, trial) -> Proposal:
+        """A trial with values for all of its space."""
+        model = trial.suggest_categorical("model", list(self._spaces))
+        for name, each in self._spaces[model].items():
+            key = f"{model}.{name}"
+            if isinstance(each, Choice):
+                trial.suggest_categorical(key, each.values)
+            elif each.is_whole:
+                trial.suggest_int(key, each.least, each.most)
+            else:
+                trial.suggest_float(key, each.least, each.most, log=each.log)
+        values = {name: trial.params[f"{model}.{name}"] for name in self._spaces[model]}
+        values = {name: _short(each) if isinstance(each, float) else each for name, each in values.items()}
+        return Proposal(trial.number, model, values, bool(trial.user_attrs.get("is_middle")))
+
+    def _tell(self, trial, result: TrialLine) -> None:
+        """Tell a result: a trial that did not end by itself is worse than all that did, and better the longer it ran."""
+        for rung, value in enumerate(result.rungs):
+            if rung not in trial.intermediate_values:  # which a search that was killed here has reported
+                self._optuna.trial.Trial(self._study, trial._trial_id).report(value, rung)
+        is_whole = result.state == "complete"
+        state = self._optuna.trial.TrialState.COMPLETE if is_whole else self._optuna.trial.TrialState.PRUNED
+        self._study.tell(trial.number, result.value if is_whole else None, state=state)
+
+    def importances(self, model: str, results: Mapping[int, TrialLine]) -> dict[str, float]:
+        """How much each setting of a recipe mattered among its complete trials, by Optuna; empty where they are few."""
+        optuna, space = self._optuna, self._spaces[model]
+        chosen = [each for each in results.values() if each.model == model and each.state == "complete"]
+        if len(chosen) < _FEWEST_FOR_IMPORTANCE or not space:
+            return {}
+        study = optuna.create_study(direction=self._study.direction)
+        trials = self._study.trials
+        for each in chosen:
+            of_search = trials[each.number]
+            keys = [f"{model}.{name}" for name in space]
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params={key: of_search.params[key] for key in keys},
+                    distributions={key: of_search.distributions[key] for key in keys},
+                    value=each.value,
+                )
+            )
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # unlike the others, it needs no scikit-learn
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        return {name.partition(".")[2]: float(value) for name, value in found.items()}
+
+
+def _short(value: float) -> float:
+    """A number with three digits, as a person would write it."""
+    return float(f"{value:.3g}")

@@ -1,0 +1,105 @@
+"""Which recipes fit shards and a task, and what a search may change of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.train.config import SETTINGS, TrainConfig
+
+from .proposals import Space
+from .recipes import OF_TASKS, RECIPES, Choice, Recipe, in_epochs
+from .search import fixed_settings
+
+_TRAINED_ROWS = Choice((64, 128, 256), 128)  # where nodes have no features
+_HOPS = "hops"
+
+
+def spaces_for(
+    manifest: dict, given: dict[str, Any], models: list[str] | None
+) -> tuple[dict[str, Space], dict[str, str]]:
+    """The spaces of the recipes that fit, by name, and why others for graphs with types, or without, do not.
+
+    Parameters
+    ----------
+    manifest : dict
+        Of the shards.
+    given : dict
+        The user's settings, which no space has.
+    models : list of str, optional
+        Recipes to try; by default all that fit.
+
+    Raises
+    ------
+    InputError
+        There is no such recipe, one that was named does not fit, or none does.
+    """
+    for name in models or ():
+        check_one_of("models", name, tuple(RECIPES))
+    spaces, refused = {}, {}
+    is_typed = manifest["schema"] is not None
+    for name in models or [name for name, recipe in RECIPES.items() if recipe.typed == is_typed]:
+        try:
+            spaces[name] = _space(name, RECIPES[name], manifest, given)
+        except InputError as error:
+            if models:
+                raise InputError(f"models has {name!r}, which does not fit: {error}") from None
+            refused[name] = str(error)
+    if not spaces:
+        raise InputError(f"no recipe fits; {next(iter(refused))} for one: {next(iter(refused.values()))}")
+    return spaces, refused
+
+
+def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> Space:
+    """The space of a recipe on these shards; ``InputError`` says why it does not fit."""
+    is_typed = manifest["schema"] is not None
+    if recipe.typed != is_typed:
+        fitting = ", ".join(each for each, its in RECIPES.items() if its.typed == is_typed)
+        raise InputError(
+            f"{manifest['source']} {'has types' if is_typed else 'has one type'} of nodes and edges; choose from {fitting}"
+        )
+    if recipe.encodings and recipe.encodings not in manifest["encodings"]:
+        raise InputError(f"it reads the encoding {recipe.encodings}; partition with --encode {recipe.encodings}=...")
+    space = dict(recipe.space)
+    task = TrainConfig().changed(**given).task
+    space |= OF_TASKS.get(task.kind, {})
+    if not is_typed:
+        space |= _of_features(name, manifest, given)
+        if not (has_features := bool(read_figures(manifest).features)):
+            space.pop("normalize_features", None)
+        if not (has_features or space.get("node_embedding") or given.get("encodings") or given.get("node_embedding")):
+            raise InputError(f"{manifest['source']} has no features")
+    found = {key: each for key, each in space.items() if key not in given}
+    for size in (min, max):  # where they contradict the user's settings, that shows at the ends or nowhere
+        ends = {key: _end(each, size) for key, each in found.items()}
+        TrainConfig().changed(**in_epochs(fixed_settings(name) | ends | given, recipe.epochs))
+    return found
+
+
+def _of_features(name: str, manifest: dict, given: dict[str, Any]) -> Space:
+    """What a recipe reads besides features: encodings of nodes, and trained rows where there is nothing else."""
+    stored = ",".join(each for each in manifest["encodings"] if each in manifest["node_data"])
+    if stored and name == "gt" and "encodings" not in given:
+        return {"encodings": Choice(("", stored), stored)}
+    if read_figures(manifest).features or stored and "encodings" in given:
+        return {}
+    return {"node_embedding": _TRAINED_ROWS}
+
+
+def _end(each, size) -> Any:
+    if isinstance(each, Choice):
+        return each.values[0 if size is min else -1]
+    return each.least if size is min else each.most
+
+
+def given_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the user's; ``InputError`` for what the search itself decides."""
+    for name in ("architecture", "seed", "local_epochs"):
+        if name in values:
+            section = SETTINGS[name][0]
+            advice = {"architecture": "name recipes with --models", "seed": "give --seed"}.get(name, "leave it out")
+            raise InputError(
+                f"{f'{section}.' if section else ''}{name} is {values[name]!r}, which the search chooses; {advice}"
+            )
+    return values

@@ -1,0 +1,137 @@
+"""Recipes: each is a model that trains, at every size and at both ends of its space."""
+
+import itertools
+
+import pytest
+
+import dgl_gt
+from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, partition
+from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.train import TrainConfig, read_config
+from dgl_gt.tune.recipes import OF_TASKS, RECIPES, SIZES, Choice, in_epochs, settings_of
+from dgl_gt.tune.spaces import given_settings, spaces_for
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    out = tmp_path_factory.mktemp("recipes") / "shards"
+    partition("sample:communities?nodes=120", 1, str(out), self_loops=True)
+    return str(out)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_middle_is_a_config(name, size):
+    config = read_config(**settings_of(name, size))
+    assert config.epochs == RECIPES[name].epochs
+    widths = RECIPES[name].space["hidden"].values
+    assert widths == tuple(sorted(widths))
+    assert config.model.hidden == {"small": widths[0], "large": widths[-1]}.get(
+        size, RECIPES[name].space["hidden"].middle
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_value_of_a_space_is_allowed_beside_the_middles_of_the_others(name):
+    middles = {key: each.middle for key, each in RECIPES[name].space.items()}
+    for key, each in RECIPES[name].space.items():
+        values = each.values if isinstance(each, Choice) else (each.least, each.most)
+        assert each.middle in values or each.least < each.middle < each.most
+        for value in values:
+            TrainConfig().changed(**in_epochs(RECIPES[name].fixed | middles | {key: value}, 100))
+
+
+@pytest.mark.parametrize("task", OF_TASKS)
+def test_every_value_of_what_a_task_adds_is_allowed(task):
+    for key, each in OF_TASKS[task].items():
+        for value in each.values:
+            TrainConfig().changed(**{"task": task, key: value})
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "sage", "polynormer", "gt", "gcnii", "sgformer", "mlp"])
+def test_a_recipe_trains(name, shards):
+    config = read_config(**settings_of(name, "small", epochs=4))
+    with dgl_gt.Comm() as comm:
+        assert len(dgl_gt.train.train(dgl_gt.load(shards, group=comm), config).losses) == 4
+
+
+def test_train_takes_a_recipe(shards, capsys):
+    assert main(["train", shards, "--model", "polynormer", "--size", "small", "--epochs", "4"]) == 0
+
+
+def test_the_floor_reads_no_neighbours(shards):
+    """Its result for a node depends on the row of that node alone."""
+    import torch
+
+    from dgl_gt.train.model import build_model
+
+    config = read_config(**settings_of("mlp", "small"))
+    csc = dgl_gt.CSC.build(torch.tensor([0, 2, 3, 3]), torch.tensor([1, 2, 0]), 3)
+    model = build_model(config, 5, 2).eval()
+    feat = torch.randn(3, 5)
+    alone = model(csc, feat)
+    feat[1:] += 1
+    torch.testing.assert_close(model(csc, feat)[0], alone[0])
+    assert not torch.allclose(model(csc, feat)[1], alone[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--model", "gnc"], "gnc"),
+        (["--size", "small"], "small"),
+        (["--model", "gcn", "--size", "huge"], "huge"),
+        (["--model", "gcn", "--config", "some.yaml"], "some.yaml"),
+    ],
+)
+def test_what_is_no_recipe_is_refused(arguments, named, shards, capfd):
+    assert main(["train", shards, *arguments]) == 2
+    assert named in capfd.readouterr().err
+
+
+def test_options_win_over_a_recipe():
+    from dgl_gt.cli.options import _recipe_of
+
+    class args:
+        recipe, size, config = "gat", "large", None
+
+    assert read_config(None, **_recipe_of(args) | {"hidden": 16, "layers": 1}).model.hidden == 16
+
+
+def test_spaces_fit_the_shards(shards):
+    manifest = read_manifest(shards)
+    spaces, refused = spaces_for(manifest, {"hidden": 32}, None)
+    assert set(spaces) | set(refused) == {name for name, recipe in RECIPES.items() if not recipe.typed}
+    assert not set(spaces) & {name for name, recipe in RECIPES.items() if recipe.typed}
+    assert "hidden" not in set(itertools.chain.from_iterable(spaces.values()))
+    assert all("entropy_unlabelled" in space for space in spaces.values())
+    with pytest.raises(InputError, match="hgt"):
+        spaces_for(manifest, {}, ["gcn", "hgt"])
+    with pytest.raises(InputError, match="gnc"):
+        spaces_for(manifest, {}, ["gnc"])
+    with pytest.raises(InputError, match="ffn"):  # of the transformer alone
+        spaces_for(manifest, {"ffn": 2}, ["gcn"])
+    assert list(spaces_for(manifest, {"ffn": 3}, None)[0]) == ["gt"]
+
+
+def test_encodings_and_trained_rows_are_in_the_space_where_the_shards_ask_for_them(tmp_path):
+    import numpy as np
+
+    encoded = str(tmp_path / "encoded")
+    assert not main(
+        ["partition", "sample:communities?nodes=120", "--parts", "1", "--encode", "degree", "--out", encoded]
+    )
+    spaces, _ = spaces_for(read_manifest(encoded), {}, None)
+    assert spaces["gt"]["encodings"].values == ("", "degree") and "encodings" not in spaces["gcn"]
+    np.savez(tmp_path / "bare.npz", edge_index=[[0, 1, 2, 3], [1, 2, 3, 0]], num_nodes=4)
+    bare = str(tmp_path / "bare")
+    assert not main(["partition", str(tmp_path / "bare.npz"), "--parts", "1", "--out", bare, "--undirected"])
+    spaces, _ = spaces_for(read_manifest(bare), {"task": "pretrain"}, None)
+    assert "node_embedding" in spaces["gcn"] and "normalize_features" not in spaces["gcn"]
+
+
+@pytest.mark.parametrize("name", ["architecture", "seed", "local_epochs"])
+def test_what_the_search_chooses_cannot_be_given(name):
+    with pytest.raises(InputError, match=name):
+        given_settings({name: 1})
