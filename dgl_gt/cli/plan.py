@@ -19,6 +19,7 @@ from dgl_gt.partition.command_options import (
     show_at_first,
 )
 from dgl_gt.partition.console import table
+from dgl_gt.partition.distributed.engine import MEMORY_BYTES
 from dgl_gt.partition.errors import InputError, SourceWarning
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile, read_profile
@@ -160,8 +161,13 @@ def _plan(args, command: argparse.ArgumentParser):
             policy.check_typed(cuts[0][0])
         policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
         policy.check_model(config.activation_checkpoint, config.model.global_attention)
-    traces_of = _traces_of(args, config)
-    plans = _forecast(args, traces_of, profile)
+    traces_of, widths = _traces_of(args, config), list[int]()
+
+    def noting_width(features):
+        widths.append(features)
+        return traces_of(features)
+
+    plans = _forecast(args, noting_width, profile)
     of_policy = None
     if not policy.is_exact:
         from dgl_gt.plan.policy_costs import plan_policy, text_of_policy  # here, because --help needs no torch
@@ -173,19 +179,38 @@ def _plan(args, command: argparse.ArgumentParser):
         _costs(plans).save(args.save_costs, force=args.force)
     if args.plot:
         plot(plans, profile, args.plot, force=args.force)
+    if args.figures_of:
+        return _of_large_graph(args, config, plans, profile, widths[0])
     if len(plans) == 1:
         (only,) = plans.values()
         if of_policy is None:
             return only.as_dict(), text_of_plan(only)
         values = {"policy": policy.described(), **of_policy.as_dict()}
         return only.as_dict() | {"policy": values}, f"{text_of_plan(only)}\n\n{text_of_policy(of_policy, args.policy)}"
-    listed = [
+    return {"plans": _listed(plans)}, forecast_table(plans, profile)
+
+
+def _listed(plans: dict) -> list[dict]:
+    return [
         {"ranks": ranks, "choice": None, "refused": str(each), "least_memory_bytes": each.least_bytes}
         if isinstance(each, NothingFits)
         else each.as_dict()
         for ranks, each in plans.items()
     ]
-    return {"plans": listed}, forecast_table(plans, profile)
+
+
+def _of_large_graph(args, config: TrainConfig, plans: dict, profile: Profile, features: int) -> tuple[dict, str]:
+    """Plans for a graph that is not there, and the hours of partitioning it with as many workers and of a run."""
+    from dgl_gt.plan.partitioning_hours import hours_table, partitioning_of
+
+    (nodes, edges), memory_bytes = args.figures_of, args.rank_memory or MEMORY_BYTES
+    work = {ranks: partitioning_of(nodes, edges, features, ranks, memory_bytes) for ranks in plans}
+    steps = {ranks: each.choice.seconds if isinstance(each, Plan) else None for ranks, each in plans.items()}
+    listed = [each | {"partitioning": work[each["ranks"]]._asdict()} for each in _listed(plans)]
+    text = text_of_plan(next(iter(plans.values()))) if len(plans) == 1 else forecast_table(plans, profile)
+    hours = hours_table([(work[ranks], steps[ranks]) for ranks in plans], config.epochs)
+    values = listed[0] if len(listed) == 1 else {"plans": listed}
+    return values, f"{text}\n\nthe edge cut by many workers, and a run:\n\n{hours}"
 
 
 def _check_options(args) -> None:

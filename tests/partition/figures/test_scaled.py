@@ -1,5 +1,7 @@
 """Figures of a graph that is not there, from those of a sample."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from dgl_gt.partition import InputError, load_graph, make_edge_cut, make_vertex_
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.scaled import scaled
 from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.plan.partitioning_hours import partitioning_of
 
 PARTS = 4
 
@@ -52,4 +55,13 @@ def test_what_is_no_size(text, capfd):
 def test_plan(capfd):
     sample = "sample:communities?nodes=1000&degree=8&features=4"
     assert main(["plan", sample, "--figures-of", "1e6,8e6", "--world-size", "2", "--json"]) == 0
-    assert '"memory_bytes"' in capfd.readouterr().out
+    printed = json.loads(capfd.readouterr().out)
+    assert printed["partitioning"]["seconds"] > 0 and "memory_bytes" in json.dumps(printed["candidates"])
+
+
+def test_hours_of_partitioning_grow_with_edges_and_fall_with_workers():
+    few = partitioning_of(10**8, 10**9, 64, 16, 8 << 30)
+    more_workers = partitioning_of(10**8, 10**9, 64, 64, 8 << 30)
+    more_edges = partitioning_of(10**8, 4 * 10**9, 64, 16, 8 << 30)
+    assert more_workers.seconds < few.seconds < more_edges.seconds
+    assert few.written_bytes > 10**8 * 64 * 4 + 10**9 * 8
