@@ -27,7 +27,7 @@ from dgl_gt.train.config import SETTINGS
 from dgl_gt.train.metric_kinds import shown_metric
 from dgl_gt.tune.recipes import RECIPES
 
-from .options import add_json, add_settings, given_settings, positive_integer
+from .options import add_json, add_settings, given_settings, positive_integer, whole_number
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST_S = 30 * 86400
@@ -64,7 +64,13 @@ def add_commands(commands) -> None:
     add("--jobs", type=positive_integer, metavar="N", help=text)
     text = f"most trials (default: {_MOST_TRIALS}); with enough time for them, the same command finds the same model"
     add("--trials", type=positive_integer, default=_MOST_TRIALS, metavar="N", help=text)
-    add("--seed", type=int, default=0, metavar="N", help="seed of what is tried, and of the models (default: 0)")
+    add(
+        "--seed",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="seed of what is tried, and of the last runs (default: 0)",
+    )
     add("--resume", action="store_true", help="go on with the search in --out")
     add("--force", action="store_true", help="replace the search in --out")
     text = (
@@ -155,7 +161,7 @@ def _earlier(args, out: Path, asked: dict) -> SearchRecord | None:
                 f"{out} holds a search {what}: {key} was {_shown(theirs)}, and is {_shown(value)}; give the same, or begin "
                 "anew with --force"
             )
-    earlier.most_trials = args.trials
+    earlier.most_trials, earlier.budget_s = args.trials, args.budget
     return earlier
 
 

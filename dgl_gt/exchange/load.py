@@ -145,7 +145,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
             verify(directory, manifest, [part for part in range(comm.world_size) if part != comm.rank])
     checks = comm.parameter_check is not None
     settings = {"strategy": rules.name, "depth": depth, "overlap": overlap, "check_parameters": checks}
-    comm.check_agreement(settings)
+    comm.check_agreement(settings | {"spill": spill is not None})
     shard = complete(shard.to(device), comm, rules.in_rank_order)
     sg = ShardedGraph(shard, comm, rules, lambda on: make_view(rules, on, comm, overlap))
     if shard.schema is not None:

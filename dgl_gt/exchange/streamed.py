@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
@@ -24,17 +25,20 @@ class SpilledRows:
     """Rows in a file that has no name: it goes with this object, or when the process ends in whatever way."""
 
     def __init__(self, directory: str, shape: tuple[int, ...], dtype: torch.dtype):
-        size = torch.Size(shape).numel() * dtype.itemsize
+        size = max(1, torch.Size(shape).numel() * dtype.itemsize)
         try:
             with tempfile.TemporaryFile(dir=directory) as file:
-                os.posix_fallocate(file.fileno(), 0, max(size, 1))  # else a full disk would end the process in a write
-                self._map = mmap.mmap(file.fileno(), max(size, 1))
+                os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process in a write
+                self._map = mmap.mmap(file.fileno(), size)
         except OSError as error:
             raise InputError(
-                f"spill is {directory}, where {format_bytes(size)} cannot be stored ({error.strerror}); free or choose a disk "
-                "with more room"
+                f"spill is {directory}, where {format_bytes(size)} cannot be stored ({error.strerror}); choose a directory on a disk with "
+                "room"
             ) from error
-        self.rows = torch.frombuffer(self._map, dtype=dtype, count=size // dtype.itemsize).view(shape)
+        has_rows = torch.Size(shape).numel() > 0
+        self.rows = (
+            torch.frombuffer(self._map, dtype=dtype).view(shape) if has_rows else torch.empty(shape, dtype=dtype)
+        )
 
     def release(self) -> None:
         """Let the system take the memory of the rows; the file keeps them."""
@@ -88,6 +92,12 @@ class Stream:
         self._pieces: dict[int, Piece] = {}
         self._free: list[SpilledRows] = []
 
+    def checked(self, rows: Tensor, of_edges: Iterable[Tensor | None]) -> Tensor:
+        """Return rows of owned nodes, which need a gradient if they do on any rank; ``ValueError`` if tensors do not fit."""
+        for each in of_edges:
+            self._shard.check(rows, each)
+        return self._comm.agree_on_grad(rows)
+
     @torch.inference_mode(False)
     def piece(self, number: int) -> Piece:
         """Return the view of a piece."""
@@ -107,13 +117,12 @@ class Stream:
             self._pieces[number] = Piece(csc, node_ids, degrees)
         return self._pieces[number]
 
+    @torch.inference_mode(False)
     def take(self, width: int, dtype: torch.dtype) -> SpilledRows:
         """Return space for rows of owned and halo nodes, which may hold anything."""
         shape = self._shard.num_held, width
-        for number, each in enumerate(self._free):
-            if each.rows.shape == shape and each.rows.dtype == dtype:
-                return self._free.pop(number)
-        return SpilledRows(self._directory, shape, dtype)
+        self._free = [each for each in self._free if each.rows.shape == shape and each.rows.dtype == dtype]
+        return self._free.pop() if self._free else SpilledRows(self._directory, shape, dtype)
 
     def give_back(self, space: SpilledRows) -> None:
         """Take space back for later rows."""

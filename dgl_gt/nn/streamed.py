@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dgl_gt.exchange.streamed import SpilledRows, Stream
 from dgl_gt.exchange.view import SeededView
+from dgl_gt.partition.errors import InputError
 
 _Run = Callable[[int, Tensor, list[Tensor]], Tensor]  # of a piece's number, its rows, and rows of its edges
 
@@ -31,6 +32,7 @@ class LayeredModel(Protocol):
     def encode(self, feat: Tensor, seeded: SeededView) -> Tensor: ...
     def decode(self, h: Tensor, seeded: SeededView) -> Tensor: ...
     def parameters(self) -> Iterable[Tensor]: ...
+    def modules(self) -> Iterable[nn.Module]: ...
 
 
 def run_streamed(
@@ -45,6 +47,7 @@ def run_streamed(
 
     ``biases`` has one for each layer, (E, H) or None; ``edge`` (E, F) is given to all layers.
     """
+    feat = stream.checked(feat, [*biases, edge])
     a_pass = _Pass(model, stream, seeds, biases, edge)
     return _Streamed.apply(a_pass, feat, *a_pass.of_edges, *a_pass.parameters)
 
@@ -54,7 +57,7 @@ class _Streamed(torch.autograd.Function):
     def forward(ctx, a_pass, feat, *others):
         ctx.a_pass = a_pass
         ctx.save_for_backward(feat)
-        return a_pass.forward(feat, any(ctx.needs_input_grad))
+        return a_pass.forward(feat, a_pass.is_differentiated and any(ctx.needs_input_grad))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -71,8 +74,14 @@ class _Pass:
         self.of_edges = [*{id(x): x for each in self._given for x in each.values() if x is not None}.values()]
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         self._inputs: list[SpilledRows] = []  # the rows that each layer reads, and those after the last
+        self.is_differentiated = torch.is_grad_enabled()  # which an autograd.Function turns off
+        self._modes = [(each, each.training) for each in model.modules()]
+        self._versions = self._versions_now()
         settings = {"dtype": torch.get_autocast_dtype("cpu"), "enabled": torch.is_autocast_enabled("cpu")}
         self._autocast = partial(torch.autocast, "cpu", **settings)
+
+    def _versions_now(self) -> list[int]:
+        return [each._version for each in (*self.of_edges, *self.parameters)]
 
     def forward(self, feat: Tensor, keeps: bool) -> Tensor:
         """Return the result; with ``keeps``, keep what backward reads."""
@@ -109,6 +118,22 @@ class _Pass:
 
     def backward(self, feat: Tensor, feat_needs_gradient: bool, grad_out: Tensor) -> list[Tensor | None]:
         """Return the gradients of ``feat``, of ``of_edges`` and of the parameters."""
+        if not self._inputs:
+            raise InputError(
+                "spill is given, and backward runs twice on one pass (retain_graph); add the losses up before"
+            )
+        if self._versions != self._versions_now():
+            raise RuntimeError(
+                "a weight was changed in place between forward and backward, which computes layers again"
+            )
+        now = [(each, each.training) for each, _ in self._modes]
+        _set_modes(self._modes)
+        try:
+            return self._backward(feat, feat_needs_gradient, grad_out)
+        finally:
+            _set_modes(now)
+
+    def _backward(self, feat: Tensor, feat_needs_gradient: bool, grad_out: Tensor) -> list[Tensor | None]:
         stream, sums = self._stream, [torch.zeros_like(x) for x in (*self.of_edges, *self.parameters)]
         space = self._inputs.pop()
         gradient = stream.take(space.rows.shape[1], space.rows.dtype)
@@ -141,6 +166,8 @@ class _Pass:
         edges = [each.detach().requires_grad_(whole.requires_grad) for each, whole in zip(edges, self.of_edges)]
         with torch.enable_grad(), self._autocast():
             out = run(number, h, edges)
+        if not out.requires_grad:  # no weight is trained before the first layer
+            return torch.zeros_like(h)
         targets = [each[self._stream.edges[number]] for each in sums[: len(edges)]] + sums[len(edges) :]
         pairs = [(x, total) for x, total in zip((*edges, *self.parameters), targets) if x.requires_grad]
         if reaches:
@@ -168,3 +195,8 @@ class _Pass:
 
     def _decode(self, number: int, h: Tensor, edges: list[Tensor]) -> Tensor:
         return self._model.decode(h, self._seeded(number))
+
+
+def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
+    for module, is_training in modes:
+        module.training = is_training

@@ -84,7 +84,9 @@ def train(
         task, model = prepare(sg, config, factory, graphs, is_new=store is None or not store.goes_on, also=also)
         graphs.policy.check(traits_of(model).num_views, sg.comm.world_size)
         # A model of a user's may compute rows together after its last attention, one derived from ours, too.
-        factors = None if factory or also else factors_of(model, task, sg, config)
+        # A stream runs the linear layers part by part, whose rows they would not tell apart.
+        is_plain = not (factory or also) and sg.stream is None
+        factors = factors_of(model, task, sg, config) if is_plain else None
         return fit(
             *(model, task, sg.comm, config),
             store=store,

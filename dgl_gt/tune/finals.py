@@ -36,6 +36,7 @@ class Finals:
         self._split = int(record.given.get("split", 0))
         self._wanted: list[Run] = []
         self._asked: dict[int, Run] = {}
+        self._why: str | None = None  # the last run that failed
         self.runs: dict[Run, float] = self._kept()
 
     def choose(self) -> TrialLine:
@@ -61,6 +62,8 @@ class Finals:
         wanted = [(chosen.number, split, self._seed(k)) for k in seeds for split in splits]
         self._crew.screen.say(f"trial {chosen.number} ({chosen.model}) was chosen; its last runs")
         self._do([each for each in wanted if each not in self.runs], at_least=0 if self._of(chosen) else 1)
+        if not self._of(chosen):
+            raise InputError(f"the chosen settings failed with every other seed: {self._why}")
         self._record.best = chosen.number
         for run in self._of(chosen):
             metric = json.loads((self._place(run) / RECORD).read_text())["metric"]
@@ -126,6 +129,8 @@ class Finals:
             self.runs[self._asked[job.number]] = outcome.value
         elif self._at_least >= 0 and not self.runs:
             raise InputError(f"the chosen settings failed with another seed: {outcome.why}")
+        else:
+            self._why = outcome.why
 
     def _place(self, run: Run) -> Path:
         return self._folder / SEEDS / "-".join(map(str, run))

@@ -2,12 +2,13 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
-from test_merged_parts import SETTINGS, graph, shards  # noqa: F401
+from test_merged_parts import NODES, SETTINGS, graph, shards  # noqa: F401
 
 import dgl_gt
 from dgl_gt.cli.main import main
@@ -23,6 +24,12 @@ MODELS = {
     "edge features": {"edge_features": "weight"},
     "keys and values": {"edge_features": "weight", "edge_role": "key_value"},
     "gat": {"architecture": "gnn", "score": "additive"},
+    "nothing trained before the layers": {
+        "architecture": "gnn",
+        "score": "additive",
+        "input": "none",
+        "residual": "none",
+    },
     "gcn": {"architecture": "gnn", "heads": 1, "attention_dropout": 0},
     "links": {"task": "link_prediction"},
     "trained rows": {"node_embedding": 4},
@@ -70,6 +77,75 @@ def test_every_gradient(shards, tmp_path, ranks):  # noqa: F811
     for found in run_ranks(ranks, gradients, shards / str(PARTS), str(tmp_path)):
         for mine, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-9 * max(1, np.linalg.norm(theirs)))
+
+
+def test_few_labels_in_wide_layers(graph, tmp_path):  # noqa: F811
+    """Gradients of layers after the attention then travel as factors, but not where they run part by part."""
+    few = {f"{split}_mask": np.arange(NODES) % 12 == each for each, split in enumerate(("train", "val", "test"))}
+    partition(replace(graph, node_data=graph.node_data | few), PARTS, tmp_path / "shards")
+    settings = SETTINGS | {"hidden": 96, "epochs": 3}
+    whole, *_ = run_ranks(2, trained, tmp_path / "shards", settings, None)
+    (tmp_path / "spill").mkdir()
+    for found in run_ranks(2, trained, tmp_path / "shards", settings, str(tmp_path / "spill")):
+        np.testing.assert_allclose(found[0], whole[0], rtol=1e-9)
+
+
+def loaded(path, spill):
+    sg = dgl_gt.load(path, spill=spill)
+    torch.manual_seed(0)
+    return sg, GraphTransformer(5, 12, 3, layers=2, heads=2, dropout=0.3)
+
+
+def test_what_happens_between_forward_and_backward(shards, tmp_path):  # noqa: F811
+    found = []
+    for spill in (None, tmp_path):
+        sg, model = loaded(shards / str(PARTS), spill)
+        set_dropout_step(model, 0, 0)
+        out = model(sg, sg.ndata["feat"])
+        model.eval()
+        with torch.inference_mode():
+            model(sg, sg.ndata["feat"])
+        out.square().sum().backward()
+        found.append([each.grad for each in model.parameters()])
+        assert not model.training
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    out = model(sg, sg.ndata["feat"])
+    out.sum().backward(retain_graph=True)
+    with pytest.raises(InputError, match="retain_graph"):
+        out.sum().backward()
+    out = model(sg, sg.ndata["feat"])
+    with torch.no_grad():
+        model.output.weight.add_(1)
+    with pytest.raises(RuntimeError, match="in place"):
+        out.sum().backward()
+
+
+def wrong_on_ranks(rank, path, spill):
+    found = []
+    for given in (spill if rank else None, spill):
+        try:
+            sg, model = loaded(path, given)
+            model(sg, sg.ndata["feat"], torch.zeros(sg.num_edges() + 1, 2))
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def test_what_does_not_fit_on_ranks(shards, tmp_path):  # noqa: F811
+    for differs, bias in run_ranks(2, wrong_on_ranks, shards / str(PARTS), str(tmp_path)):
+        assert "spill" in differs and "bias has" in bias
+
+
+def test_a_part_without_nodes(graph, tmp_path):  # noqa: F811
+    owner = np.arange(NODES) % 2 * 2  # parts 1 and 3 own none
+    for parts, name in ((4, "four"), (1, "one")):
+        partition(graph, parts, tmp_path / name, **({"owner": owner} if parts > 1 else {}))
+    (tmp_path / "spill").mkdir()
+    (expected,) = run_ranks(1, trained, tmp_path / "one", SETTINGS, None)[0:1]
+    for ranks in (2, 4):
+        for found in run_ranks(ranks, trained, tmp_path / "four", SETTINGS, str(tmp_path / "spill")):
+            np.testing.assert_allclose(found[0], expected[0], rtol=1e-9)
 
 
 @pytest.mark.parametrize(
