@@ -22,6 +22,7 @@ from dgl_gt.partition.shards.write import add_node_names, described_counts
 from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.output_checks import check_room, check_target
+from dgl_gt.partition.system.storage import Url, cache_folder, short_name, upload
 
 from .clusters import coarsen
 from .cut import cut_coarse, refine
@@ -79,7 +80,8 @@ def partition_on(
     sizes = Sizes.within(memory_bytes, coo.num_nodes, most_edges(coo, config)) if sizes is None else sizes
     check_room(out, disk_bytes(coo, config, memory_bytes))
     target = check_target(out, SHARDS, force=force)
-    work = target.parent / f".{target.name}.work"
+    is_url = isinstance(target, Url)
+    work = cache_folder("work") / short_name(target) if is_url else target.parent / f".{target.name}.work"
     with held(work):
         arrays = _arrays(coo, config)
         with begun(work, _plan(coo, config, sizes, arrays), resume=resume) as place:
@@ -87,7 +89,12 @@ def partition_on(
             engine.check(str(place), memory_bytes)
         progress(f"files of this run are in {place}")
         try:
-            manifest = _run(engine, job, config, coo, out, force=force, progress=progress, id_map=id_map)
+            made = place / "shards" if is_url else out
+            manifest = _run(engine, job, config, coo, made, force=force or is_url, progress=progress, id_map=id_map)
+            if is_url:
+                progress(f"uploading to {target}")
+                check_target(out, SHARDS, force=force)  # again, as another process may have written there
+                upload(made, target, SHARDS.record)
         except InputError as error:
             raise InputError(f"{error}. The files of this run are in {place}") from error
         shutil.rmtree(place, ignore_errors=True)

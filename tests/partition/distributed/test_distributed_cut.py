@@ -200,11 +200,6 @@ def test_options_that_are_not_there(tmp_path, option):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
 
 
-def test_an_address_for_shards(tmp_path):
-    with pytest.raises(InputError, match="s3://bucket/shards"):
-        partition(save_graph(tmp_path / "graph.npz"), 3, "s3://bucket/shards", engine=InProcess())
-
-
 def test_too_little_memory_is_refused_with_what_would_fit(tmp_path):
     source = "sample:communities?nodes=20000&degree=20&seed=0"
     with pytest.raises(InputError, match="worker_memory") as refused:
