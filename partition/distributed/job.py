@@ -75,6 +75,7 @@ class Job:
     range_ptr: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))  # the nodes where ranges begin, and N
     num_edges: int = 0
     listed_edges: int = 0  # the same without those that are added
+    cut: str = "edge"
     undirected: bool = False
     self_loops: bool = False
 
