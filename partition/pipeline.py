@@ -170,8 +170,8 @@ def partition(
         Write the part of each node, as DGL's ``dispatch_data.py`` and GraphStorm read it, in place of shards: an edge cut as
         ``NODE_TYPE.txt`` of each type and ``partition_meta.json``.
     engine : DaskEngine, optional
-        Many workers make an edge cut of a graph that one machine cannot hold, see docs/distributed_partitioning.md. Their
-        files are in a hidden folder beside ``out``.
+        Many workers cut a graph that one machine cannot hold, see docs/distributed_partitioning.md. Their files are in a
+        hidden folder beside ``out``, or in the cache where that is a URL.
     worker_memory : int, optional
         With ``engine``, memory of a worker for each of its threads, bytes; by default 4 GiB. The same seed and ``worker_memory`` give the
         same shards, whatever the number of workers.

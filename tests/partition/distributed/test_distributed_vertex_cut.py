@@ -1,15 +1,19 @@
 """The vertex cut by many tasks: the files that one process writes for the same edges and masters, few mirrors, even parts."""
 
+import json
+
 import numpy as np
 import pytest
 from distributed_cases import Counting, files_of, owner_of, save_graph
 from safetensors.numpy import load_file
 
-from dgl_gt.partition import encode, from_edges, load_graph, partition, read_manifest, verify
+from dgl_gt.cli.main import main
+from dgl_gt.partition import InputError, encode, from_edges, load_graph, partition, read_manifest, verify
 from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.clusters import order_in_parts
 from dgl_gt.partition.cuts.permutation import slice_pointers
 from dgl_gt.partition.cuts.vertex_cut import VertexCut
+from dgl_gt.partition.distributed.engine import local
 from dgl_gt.partition.distributed.job import Sizes
 from dgl_gt.partition.distributed.stages import InProcess
 from dgl_gt.partition.graph import symmetrised
@@ -65,7 +69,6 @@ def test_edges_that_are_added_degrees_and_unequal_parts(tmp_path, added):
     options = {**added, "encode": "degree", "target_weights": weights}
     manifest = partition(path, 3, tmp_path / "many", engine=InProcess(), cut="vertex", **options)
     graph = encode(load_graph(path, **added), "degree")
-    manifest["isolated_nodes"] = graph.count_isolated() if not added.get("self_loops") else manifest["isolated_nodes"]
     assert manifest == written_by_one_process(graph, manifest, tmp_path / "many", tmp_path / "one")
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
     assert manifest["per_part"][2]["edges"] > 2 * manifest["per_part"][0]["edges"]
@@ -96,7 +99,6 @@ def test_few_mirrors_and_even_parts(tmp_path, monkeypatch, source, parts):
         source = from_edges(src, dst, 3000)
     found = partition(source, parts, tmp_path / "many", engine=InProcess(), cut="vertex")["quality"]
     alone = partition(source, parts, tmp_path / "one", cut="vertex")["quality"]
-    print(found, alone)
     assert found["edge_balance"] < 1.15
     assert found["replication_factor"] < 1.25 * alone["replication_factor"]
     assert found["node_balance"] < 1.3
@@ -114,3 +116,36 @@ def test_a_run_goes_on_after_any_task(tmp_path):
         partition(path, 3, out, engine=rest, cut="vertex", resume=True)
         assert len(rest.tasks) == len(whole.tasks) - most
         assert files_of(out) == files_of(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_any_number_of_workers_gives_the_same_shards(tmp_path):
+    pytest.importorskip("distributed")
+    path, memory = save_graph(tmp_path / "graph.npz"), 1 << 30
+    partition(path, 4, tmp_path / "expected", engine=InProcess(), cut="vertex")
+    with local(1, memory) as engine:
+        for workers in (1, 2, 4):
+            engine.client.cluster.scale(workers)
+            engine.client.wait_for_workers(workers, timeout=120)
+            partition(path, 4, tmp_path / f"{workers}", engine=engine, cut="vertex", worker_memory=memory)
+            assert files_of(tmp_path / f"{workers}") == files_of(tmp_path / "expected")
+
+
+def test_the_command_and_its_dry_run(tmp_path, capfd):
+    arguments = [str(save_graph(tmp_path / "graph.npz")), "--parts", "2", "--cut", "vertex", "--engine", "local"]
+    arguments += ["--workers", "1", "--worker-memory", "1GiB", "--json"]
+    assert main(["partition", *arguments, "--dry-run"]) == 0
+    stages = json.loads(capfd.readouterr().out)
+    assert len(stages) == 5 and all(each["bytes"] >= 0 and each["tasks"] >= 1 for each in stages.values())
+    assert main(["partition", *arguments, "--out", str(tmp_path / "out")]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["cut"] == "vertex" and found["quality"] == read_manifest(tmp_path / "out")["quality"]
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_resume_refuses_the_other_cut(tmp_path):
+    path = save_graph(tmp_path / "graph.npz")
+    with pytest.raises(KeyboardInterrupt):
+        partition(path, 3, tmp_path / "out", engine=Counting(30))
+    with pytest.raises(InputError, match="options"):
+        partition(path, 3, tmp_path / "out", engine=InProcess(), cut="vertex", resume=True)
