@@ -1,10 +1,10 @@
 """The vertex cut: each edge goes to a part of one of its ends, and each node to a master among the parts that hold it.
 
 As in 2PS-L (Mayer et al., arXiv 2203.12721), the clusters of its ends say which two parts an edge may go to. (The local
-search, which saves halo rows, makes more mirrors.) Where the two differ, the end that has more neighbours in the other's
-part gets a mirror there, as it serves more edges; 2PS-L asks what the stream has placed before, and tasks would wait for
-each other. If a part would hold too many edges, some of its nodes, by lot, give their edges to the parts of the other
-ends.
+search saves halo rows; in most trials on three graphs, it made more mirrors.) Where the two differ, the end that has more
+neighbours in the other's part gets a mirror there, as it serves more edges; 2PS-L asks what the stream has placed before,
+and tasks would wait for each other. If a part would hold too many edges, some of its nodes, by lot, give their edges to
+the parts of the other ends.
 """
 
 from __future__ import annotations
