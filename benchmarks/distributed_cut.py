@@ -1,6 +1,6 @@
-"""The edge cut by many tasks beside that of one process: halo rows, predicted steps, memory and time.
+"""The cut by many tasks beside that of one process: halo rows or mirrors, predicted steps, memory and time.
 
-    python benchmarks/distributed_cut.py [--graph NAME] [--parts 4,16] [--json]
+    python benchmarks/distributed_cut.py [--graph NAME] [--parts 4,16] [--cut vertex] [--json]
     python benchmarks/distributed_cut.py --graph FILE.npz --parts 16 --workers 2 --worker-memory 1GiB
 
 Graphs this small would fit into one task. So, unless ``--workers`` is given, each is divided among many: eight ranges of
@@ -41,18 +41,19 @@ def divided(path: Path) -> Sizes:
     return Sizes(chunk_edges=ends // 16, range_ends=ends // 8, coarse_ends=ends // 4, group_edges=1)
 
 
-def quality(path: Path, parts: int, seed: int) -> dict:
-    """Both cuts of a graph: halo rows, predicted steps, and their ratios."""
+def quality(path: Path, parts: int, seed: int, cut: str) -> dict:
+    """Both cuts of a graph: halo rows or mirrors, predicted steps, and their ratios."""
     sizes, costs = divided(path), default_costs()
     within, Sizes.within = Sizes.within, lambda *given: sizes
     with tempfile.TemporaryDirectory() as folder:
-        many = partition(path, parts, f"{folder}/many", engine=InProcess(), seed=seed)
-        one = partition(path, parts, f"{folder}/one", seed=seed)
+        many = partition(path, parts, f"{folder}/many", engine=InProcess(), seed=seed, cut=cut)
+        one = partition(path, parts, f"{folder}/one", seed=seed, cut=cut)
     Sizes.within = within
-    halo = [each["quality"]["halo"] for each in (many, one)]
+    name = "halo" if cut == "edge" else "mirrors"
+    copies = [each["quality"][name] for each in (many, one)]
     step_s = [costs.step_seconds(read_figures(each)) for each in (many, one)]
-    ratios = {"halo_ratio": halo[0] / halo[1], "step_ratio": step_s[0] / step_s[1]}
-    return {"graph": path.stem, "parts": parts, "seed": seed, "halo": halo[0], "one_halo": halo[1], **ratios}
+    ratios = {f"{name}_ratio": copies[0] / copies[1], "step_ratio": step_s[0] / step_s[1]}
+    return {"graph": path.stem, "parts": parts, "seed": seed, name: copies[0], f"one_{name}": copies[1], **ratios}
 
 
 def measured(path: Path, parts: int, workers: int, memory_bytes: int) -> dict:
@@ -92,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--graph", action="append", help="name in the data folder, or a file")
     parser.add_argument("--parts", default="4,16")
+    parser.add_argument("--cut", choices=("edge", "vertex"), default="edge")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--worker-memory", type=parse_size, default=4 << 30)
@@ -104,13 +106,13 @@ def main() -> None:
             if args.workers:
                 rows.append(measured(path, parts, args.workers, args.worker_memory))
                 continue
-            rows += [quality(path, parts, seed) for seed in range(args.seeds)]
+            rows += [quality(path, parts, seed, args.cut) for seed in range(args.seeds)]
     if args.json:
         print(json.dumps({"processor": processor(), "rows": rows}))
         return
     shown = [[f"{each:.3f}" if isinstance(each, float) else each for each in row.values()] for row in rows]
     print(table([*rows[0]], shown))
-    for key in ("halo_ratio", "step_ratio"):
+    for key in ("halo_ratio", "mirrors_ratio", "step_ratio"):
         if key in rows[0]:
             print(f"mean {key} {np.mean([row[key] for row in rows]):.3f}, largest {max(row[key] for row in rows):.3f}")
 

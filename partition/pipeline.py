@@ -29,7 +29,6 @@ from dgl_gt.partition.system.memory import (
     return_freed_memory,
 )
 from dgl_gt.partition.system.output_checks import check_target
-from dgl_gt.partition.system.storage import Url, located
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.partition.transforms.encode import add_encodings, check_encodable
 from dgl_gt.partition.transforms.link_split import split_links
@@ -171,8 +170,8 @@ def partition(
         Write the part of each node, as DGL's ``dispatch_data.py`` and GraphStorm read it, in place of shards: an edge cut as
         ``NODE_TYPE.txt`` of each type and ``partition_meta.json``.
     engine : DaskEngine, optional
-        Many workers make an edge cut of a graph that one machine cannot hold, see docs/distributed_partitioning.md. Their
-        files are in a hidden folder beside ``out``.
+        Many workers cut a graph that one machine cannot hold, see docs/distributed_partitioning.md. Their files are in a
+        hidden folder beside ``out``, or in the cache where that is a URL.
     worker_memory : int, optional
         With ``engine``, memory of a worker for each of its threads, bytes; by default 4 GiB. The same seed and ``worker_memory`` give the
         same shards, whatever the number of workers.
@@ -261,10 +260,6 @@ def _on_engine(engine, source, config: PartitionConfig, out, force, resume, prog
     check_flags(resume=resume)
     if not isinstance(engine, Engine):
         raise InputError(f"engine is {engine!r}; it must be a DaskEngine (dgl_gt.partition.DaskEngine(client))")
-    if isinstance(located(out), Url):
-        raise InputError(
-            f"out is {out}, and an engine (--engine) writes to a folder that all workers see; give one, and copy it"
-        )
     memory_bytes = None if worker_memory is None else whole_number("worker_memory", worker_memory, 1)
     check_target(out, SHARDS, force=force)
     with stages(progress) as progress:

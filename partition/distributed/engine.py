@@ -147,7 +147,7 @@ def _unfit(folder: str, wanted: str, memory_bytes: int, dask_worker=None) -> str
     if version() != wanted:
         return f"worker {worker.address} has dgl-gt {version()}, and this is {wanted}; install the same version"
     if not os.path.isdir(folder):
-        return f"worker {worker.address} does not see {folder}; choose a folder on a file system that all workers share"
+        return f"worker {worker.address} does not see {folder}; choose an out (--out), or for a URL a DGL_GT_CACHE, on a file system that all workers share"
     room, tasks = worker.memory_manager.memory_limit, worker.state.nthreads
     if room and room < memory_bytes * tasks:
         at_once = f" for {tasks} tasks at once" if tasks > 1 else ""

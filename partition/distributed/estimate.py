@@ -16,9 +16,10 @@ from .cut import group_size, rounds
 from .job import BASE_BYTES, PLANNED, Sizes, edge_bytes, search_bytes
 
 # Microseconds of one worker for each edge, on two cores of a server (benchmarks/distributed_cut.py)
-_SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _WRITE_US = 0.35, 1.9, 0.1, 0.08, 0.4
+_SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _PLACE_US, _WRITE_US = 0.35, 1.9, 0.1, 0.08, 0.75, 0.4
 _MIB_S = 0.003  # seconds to write and to read again
 _ID_BYTES = 4
+_PLACED_BYTES = 60  # of the stages of a vertex cut, for each edge; half of it stays until the parts are written
 _UNEVEN = 1.5  # of the largest part over an even share
 _HALO = 0.5  # of the halo rows that a part can have at most
 _CONTRACTIONS, _CLUSTER_ROUNDS = 5, 10  # where clusters are needed, at most
@@ -56,7 +57,8 @@ def disk_bytes(coo: COOGraph, config, memory_bytes: int) -> int:
     edges = most_edges(coo, config)
     copies = sum(each.nbytes for each in (coo.src, coo.dst, *coo.node_data.values()) if not is_mapped(each))
     at_once = 2 * edges * 2 * _ID_BYTES  # what one round of the search reads, and what it writes
-    return int(copies + ranges + max(min(clusters, 24 * edges), min(searched, at_once), written))
+    later = searched + written if config.cut == "vertex" else max(min(searched, at_once), written)
+    return int(copies + ranges + max(min(clusters, 24 * edges), later))
 
 
 def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[str, int, int, float]]:
@@ -66,18 +68,23 @@ def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[
     data = sum(value.nbytes for value in source.node_data.values())
     of_edges = sum(value.nbytes for value in source.edge_data.values())
     chunks, ranges = max(1, -(-edges // sizes.chunk_edges)), max(1, -(-2 * edges // sizes.range_ends))
-    groups = rounds(parts, group_size(parts, nodes, edges, sizes), np.zeros((parts, parts))) if parts > 1 else []
+    is_vertex_cut = config.cut == "vertex"
+    size = group_size(parts, nodes, edges, sizes)
+    groups = rounds(parts, size, np.zeros((parts, parts))) if parts > 1 and not is_vertex_cut else []
     clustered = 2 * edges > sizes.coarse_ends
     coarse = min(2 * edges, 2 * sizes.coarse_ends)
     sorted_bytes = edges * 5 * _ID_BYTES + edges * 4 * _ID_BYTES
     cluster_bytes = clustered * (_CONTRACTIONS * 24 * edges + _CLUSTER_ROUNDS * 3 * 8 * nodes)
     searched_bytes = (len(groups) + 1) * edges * 2 * _ID_BYTES
+    placing = "local search", max(map(len, groups), default=1), searched_bytes, _search_us(len(groups), edges)
+    if is_vertex_cut:
+        placing = "edges and masters placed", ranges, edges * _PLACED_BYTES, _PLACE_US * edges
     shards = 2 * data + of_edges + edges * 3 * _ID_BYTES
     work = [
         ("edges sorted by ranges of nodes", min(chunks, ranges), sorted_bytes, _SORT_US * edges),
         ("clusters", ranges, cluster_bytes, clustered * _CLUSTER_US * edges),
         ("METIS", 1, 0, _METIS_US * coarse),
-        ("local search", max(map(len, groups), default=1), searched_bytes, _search_us(len(groups), edges)),
+        placing,
         ("parts written", parts, shards + edges * 10, _WRITE_US * edges),
     ]
     return [(name, tasks, int(size), us / 1e6 + _MIB_S * size / 2**20) for name, tasks, size, us in work]

@@ -75,6 +75,7 @@ class Job:
     range_ptr: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))  # the nodes where ranges begin, and N
     num_edges: int = 0
     listed_edges: int = 0  # the same without those that are added
+    cut: str = "edge"
     undirected: bool = False
     self_loops: bool = False
 
@@ -118,7 +119,9 @@ class Job:
         return replace(self.coo, src=opened["src"], dst=opened["dst"], node_data=data["node"], edge_data=data["edge"])
 
     def weights(self, in_degrees: np.ndarray) -> np.ndarray:
-        """What nodes add to the time that their rank computes, int64."""
+        """What nodes add to the time that their rank computes, int64; in a vertex cut edges count, as masters are chosen later."""
+        if self.cut == "vertex":
+            return in_degrees.astype(np.int64) + 1
         return weights_by_degree(in_degrees, self.num_edges / self.num_nodes, self.costs)
 
     def lookup(self, stage: str, name: str, nodes: np.ndarray) -> np.ndarray:

@@ -25,9 +25,9 @@ from dgl_gt.partition.cuts.permutation import (
     row_type,
     training_nodes,
 )
-from dgl_gt.partition.figures.figures import Figures, edge_cut_quality
+from dgl_gt.partition.figures.figures import Figures, edge_cut_quality, vertex_cut_quality
 from dgl_gt.partition.graph import Graph, symmetrised
-from dgl_gt.partition.shards.layout import part_with_halo
+from dgl_gt.partition.shards.layout import Part, count_mirrored, part_with_halo, part_with_mirrors, vertex_cut_figures
 from dgl_gt.partition.shards.write import arrays_of_part, write_part
 from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.atomic_write import os_error
@@ -37,6 +37,7 @@ from dgl_gt.partition.system.output_checks import cannot_write
 from .cut import part_cells
 from .job import Job, places, unique
 from .stages import Arrays, Stages, by_key, gather
+from .vertex_cut import PLACED
 
 _COUNTS = tuple(each.name for each in fields(PartCounts))
 PARTS = "parts"  # folder of the finished parts
@@ -48,7 +49,9 @@ def write_parts(run: Stages, job: Job, where: list) -> tuple[Figures, dict, np.n
     sizes = [len(job.folder.load(f"order/{part}", "nodes")[0]) for part in range(job.parts)]
     ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     run.map("new-ids", partial(_new_ids, job, ptr=ptr), job.ranges)
-    run.map("rows", partial(_rows, job, where=where, ptr=ptr), job.parts)
+    is_edge_cut = job.cut == "edge"
+    rows = partial(_rows, job, where=where, ptr=ptr) if is_edge_cut else partial(_mirrored_rows, job, ptr=ptr)
+    run.map("rows", rows, job.parts)
     run.map("write", partial(_write, job, ptr=ptr), job.parts)
     return _described(job, ptr)
 
@@ -109,17 +112,46 @@ def _rows(job: Job, part: int, where: list, ptr: np.ndarray) -> Arrays:
     return found | {"ptr": np.searchsorted(held, ptr)} | {name: getattr(counts, name) for name in _COUNTS}
 
 
+def _mirrored_rows(job: Job, part: int, ptr: np.ndarray) -> Arrays:
+    """The structure of a part of a vertex cut, and what the part counts."""
+    src, dst, ids = gather(job.folder, PLACED, range(job.ranges), "edge", part, "src", "dst", "ids")
+    (nodes,) = job.folder.load(f"order/{part}", "nodes")
+    begin, end = ptr[part : part + 2].tolist()
+    touched = unique(np.concatenate([src, dst]))
+    new = job.lookup("new-ids", "new", touched)
+    held = np.union1d(np.arange(begin, end, dtype=new.dtype), new)
+    local = np.searchsorted(held, new).astype(row_type(len(held)))
+    ends = [local[places(touched, each, job.num_nodes)] for each in (src, dst)]
+    del src, dst
+    slot = np.full(len(held), -1, row_type(len(held)))
+    laid_out = part_with_mirrors(ends, ids, slot, *np.searchsorted(held, [begin, end]).tolist())
+    ring, by_new = held[laid_out.copies], np.argsort(new)
+    user_ids = touched[by_new][np.searchsorted(new[by_new], ring)]
+    returns = np.diff(laid_out.indptr)[len(nodes) :] > 0
+    return {
+        "indptr": laid_out.indptr,
+        "indices": laid_out.indices,
+        "edge_ids": laid_out.edge_ids,
+        "node_ids": np.concatenate([nodes, user_ids]),
+        "ring": ring,
+        "ring.ptr": np.searchsorted(ring, ptr),
+        "returns": returns,
+        "counts": count_mirrored(laid_out, len(nodes)),
+        "received": np.diff(np.searchsorted(ring, ptr)),
+        "returned": np.diff(np.searchsorted(ring[returns], ptr)),
+    }
+
+
 def _as_numbered(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Order, new ids and scratch of a graph whose nodes are in the order of new ids."""
     same: np.ndarray = np.arange(graph.num_nodes, dtype=graph.indices.dtype)
     return same, same, np.full(graph.num_nodes, -1, row_type(graph.num_nodes))
 
 
-def _write(job: Job, part: int, ptr: np.ndarray) -> Arrays:
-    """Write the files of a part."""
+def _structure(job: Job, part: int, ptr: np.ndarray) -> dict:
+    """The structure of a part of an edge cut."""
     names = ("indptr", "indices", "edge_ids", "user_ids", "received", "ptr")
     *arrays, user_ids, received, local_ptr = job.folder.load(f"rows/{part}", *names)
-    begin = int(ptr[part])
     local = Graph(*arrays)
     same, new_ids, slot = _as_numbered(local)
     own = same[slice(*local_ptr[part : part + 2])]
@@ -127,12 +159,28 @@ def _write(job: Job, part: int, ptr: np.ndarray) -> Arrays:
     laid_out = part_with_halo(local, same, new_ids, slot, local_ptr, part, [copies])
     wanted = [job.folder.slices(f"rows/{other}", "ring.ptr", part, "ring")[0] for other in range(job.parts)]
     node_ids = np.concatenate([user_ids[own], user_ids[copies]])
-    structure = arrays_of_part(laid_out, node_ids, [*received], wanted, begin)
+    return arrays_of_part(laid_out, node_ids, [*received], wanted, int(ptr[part]))
+
+
+def _mirrored_structure(job: Job, part: int, ptr: np.ndarray) -> dict:
+    """The structure of a part of a vertex cut."""
+    names = ("edge_ids", "indptr", "indices", "node_ids", "ring", "received")
+    edge_ids, indptr, indices, node_ids, ring, received = job.folder.load(f"rows/{part}", *names)
+    keys = "ring.ptr", part, "ring", "returns"
+    wanted, returns = zip(*(job.folder.slices(f"rows/{other}", *keys) for other in range(job.parts)))
+    laid_out = Part(edge_ids, indptr, indices, [ring])
+    arrays = arrays_of_part(laid_out, node_ids, [received], [*wanted], int(ptr[part]))
+    return arrays | {"send_returns": np.concatenate(returns)}
+
+
+def _write(job: Job, part: int, ptr: np.ndarray) -> Arrays:
+    """Write the files of a part."""
+    structure = (_structure if job.cut == "edge" else _mirrored_structure)(job, part, ptr)
     coo = job.graph()
     if coo.listed_once:
         (vars(coo)["loops"],) = job.folder.load("ranges/0", "loops")  # which it would read all edges for
     entries = _write_in_one_step(job, coo, part, structure)
-    owned = node_ids[: len(own)]
+    owned = structure["node_ids"][: ptr[part + 1] - ptr[part]]
     mask = {name: take_rows(value, owned) for name, value in coo.node_data.items() if value.dtype == bool}
     of_part = replace(coo, num_nodes=len(owned), node_data=mask)
     masked = count_masked(of_part, np.arange(len(owned)), np.array([0, len(owned)]))
@@ -168,13 +216,20 @@ def _write_in_one_step(job: Job, coo: COOGraph, part: int, structure: dict) -> d
 def _described(job: Job, ptr: np.ndarray) -> tuple[Figures, dict, np.ndarray, list]:
     """Figures, quality, slice pointers and the entries of files, from what the parts have counted."""
     coo = job.graph()
-    loaded = [job.folder.load(f"rows/{part}", "ring", *_COUNTS) for part in range(job.parts)]
-    counts, rings = [PartCounts(*each[1:]) for each in loaded], [each[0] for each in loaded]
     said = [json.loads(job.folder.load(f"write/{part}", "said")[0].tobytes()) for part in range(job.parts)]
     masked = {name: np.array([each["masked"][name] for each in said], np.int64) for name in said[0]["masked"]}
-    figures = edge_cut_figures(counts, rings, ptr, job.shares, masked, columns_of(coo))
+    described = ptr, job.shares, masked, columns_of(coo)
     train = None if said[0]["train"] is None else np.array([each["train"] for each in said])
-    copies = figures.copies_by_hop.sum(axis=1)
-    of_cut = (figures.owned, copies, figures.edges, figures.cut_edges)
-    quality = edge_cut_quality(*of_cut, shares=figures.shares, train=train)
+    if job.cut == "edge":
+        loaded = [job.folder.load(f"rows/{part}", "ring", *_COUNTS) for part in range(job.parts)]
+        counts, rings = [PartCounts(*each[1:]) for each in loaded], [each[0] for each in loaded]
+        figures = edge_cut_figures(counts, rings, *described)
+        of_cut = figures.owned, figures.copies_by_hop.sum(axis=1), figures.edges, figures.cut_edges
+        quality = edge_cut_quality(*of_cut, shares=figures.shares, train=train)
+    else:
+        loaded = [job.folder.load(f"rows/{part}", "counts", "received", "returned") for part in range(job.parts)]
+        of_parts, received, returned = (np.stack(each) for each in zip(*loaded))
+        figures = vertex_cut_figures(of_parts, received, returned, *described)
+        of_cut = figures.owned, figures.copies_by_hop.sum(axis=1), figures.returned, figures.edges
+        quality = vertex_cut_quality(*of_cut, shares=figures.shares, train=train)
     return figures, quality, ptr, [each["entries"] for each in said]

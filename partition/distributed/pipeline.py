@@ -22,6 +22,7 @@ from dgl_gt.partition.shards.write import add_node_names, described_counts
 from dgl_gt.partition.sources.coo import COOGraph, standard_by_type
 from dgl_gt.partition.system.atomic_write import new_directory
 from dgl_gt.partition.system.output_checks import check_room, check_target
+from dgl_gt.partition.system.storage import Url, cache_folder, short_name, upload
 
 from .clusters import coarsen
 from .cut import cut_coarse, refine
@@ -32,14 +33,25 @@ from .files import Folder, array_file, identity
 from .job import Job, Sizes
 from .parts import PARTS, write_parts
 from .stages import Engine, Stages
+from .vertex_cut import place_edges
 from .work import begun, held
 
 _REFUSED = (  # options that change the graph or the cut in ways that no task knows
-    *("cut", "halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
+    *("halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
     *("reverse_kind", "self_loop_fill", "random_features", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
-_OPTIONS = ("parts", "seed", "attempts", "target_weights", "costs", "encode", "undirected", "self_loops")  # of a plan
+_OPTIONS = (
+    "parts",
+    "cut",
+    "seed",
+    "attempts",
+    "target_weights",
+    "costs",
+    "encode",
+    "undirected",
+    "self_loops",
+)  # of a plan
 
 
 def check_options(config) -> None:
@@ -47,11 +59,15 @@ def check_options(config) -> None:
     defaults = {each.name: each.default for each in fields(config)}
     for name in _REFUSED:
         value = getattr(config, name)
-        if value not in (defaults[name], None) and (name, value) != ("cut", "edge"):
+        if value not in (defaults[name], None):
             raise InputError(
                 f"{name} (--{name.replace('_', '-')}) is {reprlib.repr(value)}, which an engine (--engine) does not have yet; "
                 "leave it out, or partition in one process"
             )
+    if config.cut == "auto":
+        raise InputError(
+            "cut (--cut) is 'auto', and an engine (--engine) makes one cut, edge or vertex; choose one, or partition in one process"
+        )
     other = [each.name for each in config.encodings if each.name != "degree"]
     if other:
         raise InputError(
@@ -79,7 +95,8 @@ def partition_on(
     sizes = Sizes.within(memory_bytes, coo.num_nodes, most_edges(coo, config)) if sizes is None else sizes
     check_room(out, disk_bytes(coo, config, memory_bytes))
     target = check_target(out, SHARDS, force=force)
-    work = target.parent / f".{target.name}.work"
+    is_url = isinstance(target, Url)
+    work = cache_folder("work") / short_name(target) if is_url else target.parent / f".{target.name}.work"
     with held(work):
         arrays = _arrays(coo, config)
         with begun(work, _plan(coo, config, sizes, arrays), resume=resume) as place:
@@ -87,7 +104,12 @@ def partition_on(
             engine.check(str(place), memory_bytes)
         progress(f"files of this run are in {place}")
         try:
-            manifest = _run(engine, job, config, coo, out, force=force, progress=progress, id_map=id_map)
+            made = place / "shards" if is_url else out
+            manifest = _run(engine, job, config, coo, made, force=force or is_url, progress=progress, id_map=id_map)
+            if is_url:
+                progress(f"uploading to {target}")
+                check_target(out, SHARDS, force=force)  # again, as another process may have written there
+                upload(made, target, SHARDS.record)
         except InputError as error:
             raise InputError(f"{error}. The files of this run are in {place}") from error
         shutil.rmtree(place, ignore_errors=True)
@@ -200,7 +222,7 @@ def _prepared(place: Path, coo: COOGraph, config, sizes: Sizes, arrays: dict[str
     none = np.zeros(0, np.int32)
     bare = replace(coo, src=none, dst=none, node_data={}, edge_data={}, node_names=None, split_ids={})
     of_parts = shares(config.parts, config.target_weights)
-    added = {"undirected": config.undirected, "self_loops": config.self_loops}
+    added = {"cut": config.cut or "edge", "undirected": config.undirected, "self_loops": config.self_loops}
     return Job(Folder(str(place)), bare, described, config.parts, config.seed, config.costs, of_parts, sizes, **added)
 
 
@@ -230,7 +252,7 @@ def _cut(run: Stages, job: Job, config) -> list:
         clustered = coarsen(run, job, ends)
         run.map("coarse-cut", partial(cut_coarse, job, rounds=clustered, attempts=config.attempts), 1)
         run.drop(f"coarse-{clustered}")
-    return refine(run, job, clustered)
+    return refine(run, job, clustered) if job.cut == "edge" else place_edges(run, job, clustered)
 
 
 def _isolated(job: Job) -> int:

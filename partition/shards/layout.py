@@ -132,9 +132,20 @@ def _with_mirrors(layout: Layout, index: int) -> Part:
     """A part of a vertex cut: its edges, by the rows of all nodes that they touch."""
     cut, new_ids, slot = layout.cut, layout._new_ids, layout._slot
     assert isinstance(cut, VertexCut)
-    begin, end = cut.ptr[index], cut.ptr[index + 1]
     source, target, edge_ids = cut.part_edges(layout.graph, index)
-    source, target = new_ids[source], new_ids[target]
+    ends = [new_ids[source], new_ids[target]]
+    del source, target
+    part = part_with_mirrors(ends, edge_ids, slot, int(cut.ptr[index]), int(cut.ptr[index + 1]))
+    return replace(part, rings=[part.rings[0].astype(cut.order.dtype)])
+
+
+def part_with_mirrors(ends: list[np.ndarray], edge_ids: np.ndarray, slot: np.ndarray, begin: int, end: int) -> Part:
+    """A part of a vertex cut that is the master of the new ids ``begin`` to ``end``.
+
+    ``ends`` are the new ids of the sources and destinations of its edges; the list is emptied, as these take memory.
+    ``slot``, (N,), holds -1 everywhere, before and after.
+    """
+    target, source = ends.pop(), ends.pop()
     is_mirror = np.zeros(len(slot), bool)
     for ids in (source, target):
         is_mirror[ids] = True
@@ -143,36 +154,49 @@ def _with_mirrors(layout: Layout, index: int) -> Part:
     del is_mirror
     slot[begin:end] = np.arange(end - begin)
     slot[mirrors] = np.arange(len(mirrors)) + (end - begin)
-    held = int(end - begin) + len(mirrors)
+    held = end - begin + len(mirrors)
     row, indices = slot[target], slot[source].astype(row_type(held), copy=False)
     del source, target
     slot[begin:end] = -1
     slot[mirrors] = -1
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=held))])
     by_row = np.argsort(row, kind="stable")
-    return Part(edge_ids[by_row], indptr, indices[by_row], [mirrors.astype(cut.order.dtype)])
+    return Part(edge_ids[by_row], indptr, indices[by_row], [mirrors])
 
 
 def _count_vertex_cut(layout: Layout) -> tuple[Figures, list[list[np.ndarray]], list[np.ndarray]]:
     """Figures of a vertex cut, the mirrors of each part, and those of them that have in-edges."""
-    cut, parts = layout.cut, layout.cut.parts
-    edges, cut_edges, near_edges, returned_edges = np.zeros((4, parts), np.int64)
-    rings, returning = [], []
+    cut = layout.cut
+    counts, rings, returning = [], [], []
     for index, owned in enumerate(np.diff(cut.ptr)):
         part = layout.part(index)
-        degrees = np.diff(part.indptr)
-        rows = np.repeat(np.arange(len(degrees), dtype=part.indices.dtype), degrees)
-        edges[index] = len(part.indices)
-        cut_edges[index] = np.count_nonzero((rows >= owned) | (part.indices >= owned))
-        near_edges[index] = count_near(rows, part.indices)
-        returned_edges[index] = np.count_nonzero(rows >= owned)
+        counts.append(count_mirrored(part, owned))
         rings.append(part.rings)
-        returning.append(part.rings[0][degrees[owned:] > 0])
-    received = np.stack([layout.by_owner(mirrors) for (mirrors,) in rings])
-    figures = Figures(
+        returning.append(part.rings[0][np.diff(part.indptr)[owned:] > 0])
+    received, returned = (
+        np.stack([layout.by_owner(each) for each in ids]) for ids in ([each[0] for each in rings], returning)
+    )
+    masked, columns = count_masked(layout.graph, cut.order, cut.ptr), columns_of(layout.graph)
+    return vertex_cut_figures(counts, received, returned, cut.ptr, cut.shares, masked, columns), rings, returning
+
+
+def count_mirrored(part: Part, owned: int) -> np.ndarray:
+    """The edges of a part of a vertex cut, int64 (4,): all, cut ones, near ones, and those into mirrors."""
+    rows = np.repeat(np.arange(len(part.indptr) - 1, dtype=part.indices.dtype), np.diff(part.indptr))
+    cut = np.count_nonzero((rows >= owned) | (part.indices >= owned))
+    return np.array([len(rows), cut, count_near(rows, part.indices), np.count_nonzero(rows >= owned)])
+
+
+def vertex_cut_figures(counts, received, returned, ptr: np.ndarray, shares: np.ndarray, masked, columns) -> Figures:
+    """The figures of a vertex cut from :func:`count_mirrored` of its parts.
+
+    ``received`` and ``returned``, (P, P), are the mirrors of each part by their master, and those of them with in-edges.
+    """
+    parts, (edges, cut_edges, near_edges, returned_edges) = len(counts), np.stack(counts, axis=1)
+    return Figures(
         cut="vertex",
-        shares=cut.shares,
-        owned=np.diff(cut.ptr),
+        shares=shares,
+        owned=np.diff(ptr),
         edges_by_hop=edges[:, None],
         cut_edges=cut_edges,
         near_edges=near_edges,
@@ -181,13 +205,12 @@ def _count_vertex_cut(layout: Layout) -> tuple[Figures, list[list[np.ndarray]], 
         sent_edges_by_hop=np.zeros((parts, 1), np.int64),
         received_rows=received,
         hosts={},
-        returned=np.array([len(each) for each in returning], np.int64),
-        returns=np.sum([layout.by_owner(each) for each in returning], axis=0),
+        returned=returned.sum(axis=1),
+        returns=returned.sum(axis=0),
         returned_edges=returned_edges,
-        masked=count_masked(layout.graph, cut.order, cut.ptr),
-        **columns_of(layout.graph),
+        masked=masked,
+        **columns,
     )
-    return figures, rings, returning
 
 
 def _count_types(layout: Layout, schema: Schema) -> TypedCounts:

@@ -189,7 +189,7 @@ def test_a_source_that_changes_between_stages(tmp_path, what):
 @pytest.mark.parametrize(
     "option",
     [
-        *({"cut": "vertex"}, {"cut": "auto"}, {"halo_depth": 2}, {"self_loops": True, "reverse_kind": True}),
+        *({"cut": "auto"}, {"halo_depth": 2}, {"self_loops": True, "reverse_kind": True}),
         *({"encode": "degree,laplacian=2"}, {"max_imbalance": 1.1}, {"memory": 1 << 30}, {"link_split": "0.8,0.1,0.1"}),
     ],
 )
@@ -198,11 +198,6 @@ def test_options_that_are_not_there(tmp_path, option):
     with pytest.raises(InputError, match=list(option)[-1]):
         partition(path, 3, tmp_path / "out", engine=InProcess(), **option)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["graph.npz"]
-
-
-def test_an_address_for_shards(tmp_path):
-    with pytest.raises(InputError, match="s3://bucket/shards"):
-        partition(save_graph(tmp_path / "graph.npz"), 3, "s3://bucket/shards", engine=InProcess())
 
 
 def test_too_little_memory_is_refused_with_what_would_fit(tmp_path):
