@@ -75,6 +75,8 @@ class ShardedGraph:
         The pieces in which layers run, where ``load`` was given ``spill``.
     """
 
+    stream: Stream | None = None
+
     def __init__(self, shard: Shard, comm: Comm, strategy: StrategyRules, make_view: Callable[[Shard], View]):
         """Take a complete shard, its ranks, how they exchange, and a function that makes a view of a shard."""
         assert len(shard.degrees) == shard.rows[-1]
@@ -88,7 +90,6 @@ class ShardedGraph:
         self.node_ids = shard.node_ids[: shard.num_owned]
         self.edge_ids = shard.edge_ids[: shard.edges[0]]
         self.manifest = shard.manifest
-        self.stream: Stream | None = None
         self._has_warned = self._takes_held_rows = False
 
     def __repr__(self):

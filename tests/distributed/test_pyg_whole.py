@@ -231,8 +231,8 @@ def refusals_on_rank(rank, folder):
         distribute(model, other, folder / "shards")
     with refused("Tensor", "Data"):
         distribute(model, data.edge_index, folder / "shards")
-    with refused("3 parts", "ranks is 2"):
-        distribute(model, data, folder / "three")
+    with refused("1 part", "ranks is 2"):
+        distribute(model, data, folder / "one")
     other.edge_index[0, 0] = NODES
     with refused(str(NODES)):
         distribute(model, other, folder / "new")
@@ -259,7 +259,7 @@ def test_rows_of_nodes_are_not_taken_for_edges_where_there_are_as_many(tmp_path)
 
 
 def test_what_a_rank_cannot_do_is_refused(tmp_path, monkeypatch):
-    partition(sample(), 3, tmp_path / "three")
+    partition(sample(), 1, tmp_path / "one")
     assert run_ranks(2, refusals_on_rank, tmp_path) == [False, False]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with refused("init_process_group"):

@@ -39,7 +39,7 @@ def test_their_memory_is_checked(shards, monkeypatch):
     config = read_config(layers=2, hidden=32, heads=4, edge_features="weight")
     comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raising_together=nullcontext)
     manifest = read_manifest(shards)
-    sg = SimpleNamespace(strategy=HALO, depth=2, comm=comm, manifest=manifest)
+    sg = SimpleNamespace(strategy=HALO, depth=2, comm=comm, manifest=manifest, stream=None)
     monkeypatch.setattr(planned_step, "available_rank_memory", lambda _: 1 << 16)
     with pytest.raises(InputError, match="a training step is predicted to need .* and 64.0 KiB are free"):
         planned_step.check_memory(shards, sg, config)

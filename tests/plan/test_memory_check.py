@@ -97,7 +97,7 @@ def test_samples_of_edges_are_never_skipped(tmp_path, monkeypatch):
     manifest = read_manifest(tmp_path / "two")
     config = CONFIG.changed(layers=1, hidden=8, heads=2, policy="alone,edges=0.9")
     comm = SimpleNamespace(rank=0, all_reduce=lambda tensor, op: tensor, raising_together=nullcontext)
-    sg = SimpleNamespace(strategy=MIRROR, depth=1, comm=comm, manifest=manifest)
+    sg = SimpleNamespace(strategy=MIRROR, depth=1, comm=comm, manifest=manifest, stream=None)
     rough = planned_step._rough_bytes(read_figures(manifest), config)
     monkeypatch.setattr(planned_step, "available_rank_memory", lambda _: 5 * rough)
     needed = planned_step._needed_bytes(
