@@ -52,7 +52,11 @@ def quality(path: Path, parts: int, seed: int, cut: str) -> dict:
     name = "halo" if cut == "edge" else "mirrors"
     copies = [each["quality"][name] for each in (many, one)]
     step_s = [costs.step_seconds(read_figures(each)) for each in (many, one)]
-    ratios = {f"{name}_ratio": copies[0] / copies[1], "step_ratio": step_s[0] / step_s[1]}
+    ratios = {
+        f"{name}_ratio": copies[0] / copies[1],
+        "step_ratio": step_s[0] / step_s[1],
+        "edge_balance": many["quality"]["edge_balance"],
+    }
     return {"graph": path.stem, "parts": parts, "seed": seed, name: copies[0], f"one_{name}": copies[1], **ratios}
 
 

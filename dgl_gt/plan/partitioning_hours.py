@@ -9,7 +9,8 @@ import numpy as np
 
 from dgl_gt.partition.config import PartitionConfig
 from dgl_gt.partition.console import table
-from dgl_gt.partition.distributed.estimate import estimated_stages
+from dgl_gt.partition.distributed.estimate import check_worker_memory, estimated_stages
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.units import format_bytes
 
@@ -19,7 +20,7 @@ class Partitioning(NamedTuple):
 
     workers: int
     worker_bytes: int
-    seconds: float
+    seconds: float | None  # None where tasks do not fit into a worker's memory
     written_bytes: int
 
 
@@ -31,8 +32,13 @@ def partitioning_of(nodes: int, edges: int, features: int, workers: int, worker_
     end = np.broadcast_to(np.zeros(1, np.int64), edges)  # takes no memory
     row = np.broadcast_to(np.zeros(1, np.float32), (nodes, features + 1))
     graph = COOGraph(end, end, nodes, {"feat": row})
-    stages = estimated_stages(graph, PartitionConfig(parts=workers), worker_bytes)
-    seconds = sum(of_one / min(workers, tasks) for _, tasks, _, of_one in stages)
+    config = PartitionConfig(parts=workers)
+    stages = estimated_stages(graph, config, worker_bytes)
+    seconds: float | None = sum(of_one / min(workers, tasks) for _, tasks, _, of_one in stages)
+    try:
+        check_worker_memory(graph, config, worker_bytes)
+    except InputError:
+        seconds = None
     return Partitioning(workers, worker_bytes, seconds, sum(size for _, _, size, _ in stages))
 
 
@@ -44,7 +50,7 @@ def hours_table(rows: Iterable[tuple[Partitioning, float | None]], epochs: int) 
             format_bytes(each.worker_bytes),
             _hours(each.seconds),
             format_bytes(each.written_bytes),
-            "-" if step_s is None else _hours(epochs * step_s),
+            _hours(None if step_s is None else epochs * step_s),
         ]
         for each, step_s in rows
     ]
@@ -52,5 +58,5 @@ def hours_table(rows: Iterable[tuple[Partitioning, float | None]], epochs: int) 
     return table(head, shown)
 
 
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.2g}"
+def _hours(seconds: float | None) -> str:
+    return "does not fit" if seconds is None else f"{seconds / 3600:.2g}"

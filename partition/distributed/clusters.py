@@ -33,7 +33,8 @@ def coarsen(run: Stages, job: Job, ends: int) -> int:
     The stages ``cluster-n`` and ``coarse-n`` have the cluster of each node and the graph of the clusters. The more rounds,
     the more the cut loses, so there are no more than it takes.
     """
-    total = int(job.weights(np.array([job.num_edges / job.num_nodes]))[0]) * job.num_nodes
+    mean = job.num_edges / job.num_nodes
+    total = int(job.num_nodes * (1 + mean if job.cut == "vertex" else int(job.weights(np.array([mean]))[0])))
     heaviest, rounds = max(1, total // (_CLUSTERS_PER_PART * job.parts)), 0
     run.map("labels-0", partial(_labels, job, number=0), job.ranges)
     size, before = np.array([job.num_nodes, ends]), np.array([np.inf, np.inf])

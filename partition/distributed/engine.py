@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 
+from dgl_gt.partition.cuts import native
 from dgl_gt.partition.errors import InputError, first_line, import_optional, whole_number
 from dgl_gt.partition.shards.manifest import FORMAT_VERSION
 from dgl_gt.partition.system.units import format_bytes
@@ -57,7 +58,7 @@ class DaskEngine:
         """Raise :class:`InputError` unless every worker can run tasks that exchange files in a folder that exists."""
         import distributed
 
-        self._asked = folder, version(), memory_bytes
+        self._asked = folder, _build(), memory_bytes
         try:
             self.client.wait_for_workers(1, timeout=_WAIT_S)
         except distributed.TimeoutError:  # not Python's own before 3.11
@@ -139,13 +140,18 @@ def version() -> str:
         return f"unknown (format {FORMAT_VERSION})"
 
 
+def _build() -> str:
+    """The version, and whether the compiled extension is missing, without which shards differ."""
+    return version() if native.is_available() else f"{version()} without its compiled extension"
+
+
 def _unfit(folder: str, wanted: str, memory_bytes: int, dask_worker=None) -> str | None:
     """Why this worker cannot run tasks of a run; None if it can."""
     from distributed import get_worker
 
     worker = dask_worker or get_worker()
-    if version() != wanted:
-        return f"worker {worker.address} has dgl-gt {version()}, and this is {wanted}; install the same version"
+    if _build() != wanted:
+        return f"worker {worker.address} has dgl-gt {_build()}, and this is {wanted}; install the same"
     if not os.path.isdir(folder):
         return f"worker {worker.address} does not see {folder}; choose an out (--out), or for a URL a DGL_GT_CACHE, on a file system that all workers share"
     room, tasks = worker.memory_manager.memory_limit, worker.state.nthreads

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dgl_gt.partition.cuts.local_search import sweeps_for
+from dgl_gt.partition.cuts.permutation import row_type
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.mapped_arrays import is_mapped
@@ -19,6 +20,7 @@ from .job import BASE_BYTES, PLANNED, Sizes, edge_bytes, search_bytes
 _SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _PLACE_US, _WRITE_US = 0.35, 1.9, 0.1, 0.08, 0.75, 0.4
 _MIB_S = 0.003  # seconds to write and to read again
 _ID_BYTES = 4
+_CONTRACTED_BYTES = 56  # of one contraction of the graph of clusters, for each edge
 _PLACED_BYTES = 60  # of the stages of a vertex cut, for each edge; half of it stays until the parts are written
 _UNEVEN = 1.5  # of the largest part over an even share
 _HALO = 0.5  # of the halo rows that a part can have at most
@@ -55,10 +57,13 @@ def disk_bytes(coo: COOGraph, config, memory_bytes: int) -> int:
         coo, config, memory_bytes
     )
     edges = most_edges(coo, config)
-    copies = sum(each.nbytes for each in (coo.src, coo.dst, *coo.node_data.values()) if not is_mapped(each))
-    at_once = 2 * edges * 2 * _ID_BYTES  # what one round of the search reads, and what it writes
+    sources = coo.src, coo.dst, *coo.node_data.values(), *coo.edge_data.values()
+    copies = sum(each.nbytes for each in sources if not is_mapped(each))
+    at_once = (
+        2 * edges * (_ID_BYTES + _edge_id_bytes(coo, edges))
+    )  # what one round of the search reads, and what it writes
     later = searched + written if config.cut == "vertex" else max(min(searched, at_once), written)
-    return int(copies + ranges + max(min(clusters, 24 * edges), later))
+    return int(copies + ranges + max(min(clusters, _CONTRACTED_BYTES * edges), later))
 
 
 def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[str, int, int, float]]:
@@ -73,13 +78,14 @@ def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[
     groups = rounds(parts, size, np.zeros((parts, parts))) if parts > 1 and not is_vertex_cut else []
     clustered = 2 * edges > sizes.coarse_ends
     coarse = min(2 * edges, 2 * sizes.coarse_ends)
-    sorted_bytes = edges * 5 * _ID_BYTES + edges * 4 * _ID_BYTES
-    cluster_bytes = clustered * (_CONTRACTIONS * 24 * edges + _CLUSTER_ROUNDS * 3 * 8 * nodes)
-    searched_bytes = (len(groups) + 1) * edges * 2 * _ID_BYTES
+    id_bytes = _edge_id_bytes(source, edges)
+    sorted_bytes = edges * (7 * _ID_BYTES + 4 * id_bytes)
+    cluster_bytes = clustered * (_CONTRACTIONS * _CONTRACTED_BYTES * edges + _CLUSTER_ROUNDS * 3 * 8 * nodes)
+    searched_bytes = (len(groups) + 1) * edges * (_ID_BYTES + id_bytes)
     placing = "local search", max(map(len, groups), default=1), searched_bytes, _search_us(len(groups), edges)
     if is_vertex_cut:
         placing = "edges and masters placed", ranges, edges * _PLACED_BYTES, _PLACE_US * edges
-    shards = 2 * data + of_edges + edges * 3 * _ID_BYTES
+    shards = 2 * data + of_edges + edges * (_ID_BYTES + 8)
     work = [
         ("edges sorted by ranges of nodes", min(chunks, ranges), sorted_bytes, _SORT_US * edges),
         ("clusters", ranges, cluster_bytes, clustered * _CLUSTER_US * edges),
@@ -88,6 +94,10 @@ def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[
         ("parts written", parts, shards + edges * 10, _WRITE_US * edges),
     ]
     return [(name, tasks, int(size), us / 1e6 + _MIB_S * size / 2**20) for name, tasks, size, us in work]
+
+
+def _edge_id_bytes(source: COOGraph, edges: int) -> int:
+    return np.dtype(row_type(2 * edges + (source.num_nodes or 0))).itemsize
 
 
 def _search_us(rounds_: int, edges: int) -> float:

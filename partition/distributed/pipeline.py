@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.balance import shares
 from dgl_gt.partition.cuts.edge_cut import checked_owner
 from dgl_gt.partition.cuts.permutation import check_parts
@@ -68,6 +69,8 @@ def check_options(config) -> None:
         raise InputError(
             "cut (--cut) is 'auto', and an engine (--engine) makes one cut, edge or vertex; choose one, or partition in one process"
         )
+    if config.cut == "vertex":
+        native.check_available()
     other = [each.name for each in config.encodings if each.name != "degree"]
     if other:
         raise InputError(

@@ -66,8 +66,16 @@ def begun(work: Path, plan: dict, *, resume: bool) -> Iterator[Path]:
                 (_CHANGED.get(name, _SOURCE) for name in plan if before.get(name) != json.loads(text)[name]), _SOURCE
             )
             raise InputError(f"{what} changed since the run in {work} began; start again without resume (--resume)")
-        next(each for each, other in plans.items() if other == text).rename(folder)
+        # A command that was killed while it began has left a new folder, and this run's as an earlier one.
+        same = [each for each, other in plans.items() if other == text]
+        found = max(same, key=lambda each: sum(1 for _ in (each / "done").glob("*")))
+        others = [each for each in earlier if each != found]
+        for each in others:
+            each.rename(each.with_name(f"old-{token_hex(4)}-left"))
+        found.rename(folder)
         yield folder
+        for each in work.glob("old-*-left"):
+            shutil.rmtree(each, ignore_errors=True)
         return
     aside = [(each, each.with_name(f"old-{token_hex(4)}")) for each in earlier]
     try:

@@ -289,6 +289,11 @@ def _loaded():
         return None
 
 
+def check_available() -> None:
+    """Raise :class:`InputError` where the package was installed without its compiled extension."""
+    _library()
+
+
 def _library():
     library = _loaded()
     if library is not None:

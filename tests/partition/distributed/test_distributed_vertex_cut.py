@@ -150,3 +150,11 @@ def test_resume_refuses_the_other_cut(tmp_path):
         partition(path, 3, tmp_path / "out", engine=Counting(30))
     with pytest.raises(InputError, match="options"):
         partition(path, 3, tmp_path / "out", engine=InProcess(), cut="vertex", resume=True)
+
+
+def test_without_the_compiled_extension_it_is_refused_at_once(tmp_path, monkeypatch):
+    path = save_graph(tmp_path / "graph.npz")
+    monkeypatch.setattr(native, "_loaded", lambda: None)
+    with pytest.raises(InputError, match="compiled extension"):
+        partition(path, 2, tmp_path / "out", engine=InProcess(), cut="vertex")
+    assert [each.name for each in tmp_path.iterdir()] == ["graph.npz"]

@@ -198,3 +198,18 @@ def test_graphs_with_links_or_added_edges(tmp_path):
     with pytest.raises(InputError, match="degree"):
         partition(expanded, 2, tmp_path / "out", engine=InProcess(), encode="degree")
     partition(expanded, 2, tmp_path / "out", engine=InProcess())
+
+
+def test_resume_after_a_command_that_was_killed_while_it_began(tmp_path, path, expected):
+    with pytest.raises(KeyboardInterrupt):
+        partition(path, 3, tmp_path / "out", engine=Counting(30))
+    (run,) = (each for each in (tmp_path / ".out.work").iterdir() if each.is_dir())
+    aside = run.rename(run.with_name("old-00000000"))
+    run.mkdir()
+    (run / "plan.json").write_text((aside / "plan.json").read_text())
+    engine = Counting()
+    partition(path, 3, tmp_path / "out", engine=engine, resume=True)
+    assert files_of(tmp_path / "out") == expected and not (tmp_path / ".out.work").exists()
+    whole = Counting()
+    partition(path, 3, tmp_path / "again", engine=whole)
+    assert len(engine.tasks) < len(whole.tasks)

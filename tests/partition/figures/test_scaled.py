@@ -60,8 +60,9 @@ def test_plan(capfd):
 
 
 def test_hours_of_partitioning_grow_with_edges_and_fall_with_workers():
-    few = partitioning_of(10**8, 10**9, 64, 16, 8 << 30)
-    more_workers = partitioning_of(10**8, 10**9, 64, 64, 8 << 30)
-    more_edges = partitioning_of(10**8, 4 * 10**9, 64, 16, 8 << 30)
+    few = partitioning_of(10**8, 10**9, 64, 16, 64 << 30)
+    more_workers = partitioning_of(10**8, 10**9, 64, 64, 64 << 30)
+    more_edges = partitioning_of(10**8, 4 * 10**9, 64, 16, 256 << 30)
     assert more_workers.seconds < few.seconds < more_edges.seconds
     assert few.written_bytes > 10**8 * 64 * 4 + 10**9 * 8
+    assert partitioning_of(10**9, 10**10, 64, 64, 128 << 30).seconds is None  # a run refuses so little memory
