@@ -144,7 +144,9 @@ class CheckpointConfig(Settings):
 class TrainConfig(Settings):
     """The settings of a training run, in sections, as in ``--config FILE.yaml``.
 
-    :func:`read_config` and :meth:`changed` take the settings of all sections by their names alone.
+    :func:`read_config` and :meth:`changed` take the settings of all sections by their names alone, and they alone tell a
+    value that was asked for from a default: typed graphs have defaults of their own (docs/models.md), which replace equal
+    values of sections that were given whole.
 
     Raises
     ------

@@ -71,7 +71,9 @@ def train(
         finite, the factory's models do not fit, or the graph was loaded with another strategy or depth than those of the
         config.
     """
-    sg.comm.check_agreement(config.flat() | {"--model-factory": factory and factory.name})
+    sg.comm.check_agreement(
+        config.flat() | {"given": sorted(config.given), "--model-factory": factory and factory.name}
+    )
     with sg.comm.together():
         config = completed(sg, config, is_ours=not (factory or also))
         for each in (sg, *also):
