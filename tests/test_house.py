@@ -63,6 +63,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",
         "dgl_gt.partition.graph",
+        "dgl_gt.partition.schema",
         "dgl_gt.partition.sources.coo",
         "dgl_gt.partition.figures",
         "dgl_gt.partition.cuts",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from dgl_gt.partition.cuts.local_search import sweeps_for
@@ -36,8 +34,8 @@ def check_worker_memory(coo: COOGraph, config, memory_bytes: int) -> None:
     """Raise :class:`InputError` where two parts do not fit into the memory of a task."""
     nodes, edges, parts = coo.num_nodes or 0, most_edges(coo, config), config.parts
     row_bytes, data_bytes = (
-        sum(each.itemsize * math.prod(each.shape[1:]) for each in data.values())
-        for data in (coo.node_data, coo.edge_data)
+        sum(each.nbytes for each in data.values()) / max(1, rows)
+        for data, rows in ((coo.node_data, nodes), (coo.edge_data, len(coo.src)))
     )
     of_edge, together = edge_bytes(nodes, edges), min(2, parts) / parts
     searched = search_bytes(2, nodes, together * nodes, together * edges, of_edge)

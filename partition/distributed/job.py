@@ -78,6 +78,7 @@ class Job:
     cut: str = "edge"
     undirected: bool = False
     self_loops: bool = False
+    halo_depth: int = 1
 
     @property
     def ranges(self) -> int:

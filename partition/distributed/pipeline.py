@@ -38,7 +38,7 @@ from .vertex_cut import place_edges
 from .work import begun, held
 
 _REFUSED = (  # options that change the graph or the cut in ways that no task knows
-    *("halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
+    *("max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
     *("reverse_kind", "self_loop_fill", "random_features", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
@@ -52,6 +52,7 @@ _OPTIONS = (
     "encode",
     "undirected",
     "self_loops",
+    "halo_depth",
 )  # of a plan
 
 
@@ -154,10 +155,15 @@ def _link(source: str, target: str) -> None:
 def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
     """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
     check_options(config)
-    if opened.schema is not None or opened.link_split is not None or opened.links is not None:
-        what = "node types" if opened.schema is not None else "links that are split off"
+    if opened.link_split is not None or opened.links is not None:
         raise InputError(
-            f"{opened.name} has {what}, which an engine (--engine) does not take yet; partition it in one process"
+            f"{opened.name} has links that are split off, which an engine (--engine) does not take yet; partition it in one process"
+        )
+    if opened.schema is not None and (config.undirected or config.self_loops):
+        name = "undirected" if config.undirected else "self_loops"
+        raise InputError(
+            f"{name} (--{name.replace('_', '-')}) adds edges to relations of {opened.name}, which an engine (--engine) does not do "
+            "yet; give it the graph that load_graph returns with that option, or partition in one process"
         )
     if opened.transforms and config.encodings:
         raise InputError(
@@ -180,6 +186,7 @@ def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
             "node_names",
             "class_names",
             "encodings",
+            "schema",
         )
         opened = COOGraph(
             *opened.edges(), **{name: getattr(opened, name) for name in (*kept, "transforms", "node_type")}
@@ -212,6 +219,7 @@ def _plan(coo: COOGraph, config, sizes: Sizes, arrays: dict[str, np.ndarray]) ->
         "nodes": coo.num_nodes,
         "listed_once": coo.listed_once,
         "names": [coo.name, coo.node_type, coo.class_names],
+        "schema": repr(coo.schema),
         "node_names": None if coo.node_names is None else identity(coo.node_names),
         "arrays": {name: identity(each) for name, each in arrays.items()},
     }
@@ -226,6 +234,7 @@ def _prepared(place: Path, coo: COOGraph, config, sizes: Sizes, arrays: dict[str
     bare = replace(coo, src=none, dst=none, node_data={}, edge_data={}, node_names=None, split_ids={})
     of_parts = shares(config.parts, config.target_weights)
     added = {"cut": config.cut or "edge", "undirected": config.undirected, "self_loops": config.self_loops}
+    added["halo_depth"] = config.halo_depth
     return Job(Folder(str(place)), bare, described, config.parts, config.seed, config.costs, of_parts, sizes, **added)
 
 

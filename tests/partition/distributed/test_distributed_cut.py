@@ -189,7 +189,7 @@ def test_a_source_that_changes_between_stages(tmp_path, what):
 @pytest.mark.parametrize(
     "option",
     [
-        *({"cut": "auto"}, {"halo_depth": 2}, {"self_loops": True, "reverse_kind": True}),
+        *({"cut": "auto"}, {"balance": "types"}, {"self_loops": True, "reverse_kind": True}),
         *({"encode": "degree,laplacian=2"}, {"max_imbalance": 1.1}, {"memory": 1 << 30}, {"link_split": "0.8,0.1,0.1"}),
     ],
 )

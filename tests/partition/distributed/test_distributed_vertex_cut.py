@@ -4,21 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from distributed_cases import Counting, files_of, owner_of, save_graph
+from distributed_cases import Counting, files_of, save_graph, written_by_one_process
 from safetensors.numpy import load_file
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, encode, from_edges, load_graph, partition, read_manifest, verify
 from dgl_gt.partition.cuts import native
-from dgl_gt.partition.cuts.clusters import order_in_parts
-from dgl_gt.partition.cuts.permutation import slice_pointers
-from dgl_gt.partition.cuts.vertex_cut import VertexCut
 from dgl_gt.partition.distributed.engine import local
 from dgl_gt.partition.distributed.job import Sizes
 from dgl_gt.partition.distributed.stages import InProcess
-from dgl_gt.partition.graph import symmetrised
-from dgl_gt.partition.shards.layout import Layout
-from dgl_gt.partition.shards.write import write_shards
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled extension is not installed")
 GRAPHS = {
@@ -29,20 +23,6 @@ GRAPHS = {
     "no edges": {"nodes": 30, "edges": 0, "data": False},
     "one node": {"nodes": 1, "edges": 3, "isolated": 0, "data": False},
 }
-
-
-def written_by_one_process(graph, manifest, many, out):
-    """The manifest of the shards that one process writes for the edges and masters of others."""
-    of_id = np.full(graph.num_edges, -1, np.int32)
-    for part in range(manifest["parts"]):
-        of_id[load_file(many / f"part{part}" / "structure.safetensors")["edge_ids"]] = part
-    assert (of_id >= 0).all()
-    master = owner_of(many, manifest)
-    order = order_in_parts(symmetrised(graph), master, seed=manifest["seed"]).astype(graph.indices.dtype)
-    ptr = slice_pointers(master, manifest["parts"])
-    cut = VertexCut(order, ptr, of_id[graph.edge_ids], np.array(manifest["shares"]))
-    out.mkdir()
-    return write_shards(Layout(graph, cut), out, seed=manifest["seed"], isolated_nodes=manifest["isolated_nodes"])
 
 
 @pytest.mark.usefixtures("small_tasks")
