@@ -4,7 +4,7 @@ As in 2PS-L (Mayer et al., arXiv 2203.12721), the clusters of its ends say which
 search saves halo rows; in most trials on three graphs, it made more mirrors.) Where the two differ, the end that has more
 neighbours in the other's part gets a mirror there, as it serves more edges; 2PS-L asks what the stream has placed before,
 and tasks would wait for each other. If a part would hold too many edges, some of its nodes, by lot, give their edges to
-the parts of the other ends.
+the parts of the other ends. What is still too much, as around a hub, goes in the order of nodes to the parts that hold least.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def place_edges(run: Stages, job: Job, clustered: int) -> list[tuple[str, range,
     run.map("reach", partial(_reach, job), job.ranges)
     run.map("sides", partial(_sides, job), job.ranges)
     (shifted,) = run.reduce("shifted", partial(_shifted, job), "shifted")
-    run.map(PLACED, partial(_placed, job, shifted=shifted), job.ranges)
+    run.map("loads", partial(_loads, job, shifted=shifted), job.ranges)
+    leaving, room = run.reduce("levelled", partial(_levelled, job), "leaving", "room")
+    run.map(PLACED, partial(_placed, job, shifted=shifted, leaving=leaving, room=room), job.ranges)
     run.drop("owner", "reach", "sides")
     run.map("masters", partial(_masters, job), job.ranges)
     return [("masters", range(job.ranges), part) for part in range(job.parts)]
@@ -91,13 +93,37 @@ def _shifted(job: Job, _item: int) -> Arrays:
     return {"shifted": moved / np.maximum(counts, 1)}
 
 
-def _placed(job: Job, index: int, shifted: np.ndarray) -> Arrays:
-    """The in-edges of a range by part; and the parts that hold each of their ends, by the ranges of these."""
-    src, dst = _in_edges(job, index)
+def _wished(job: Job, index: int, shifted: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """The part that each in-edge of a range goes to, unless that becomes too full."""
     of_src, of_dst, to_src = job.folder.load(f"sides/{index}", "of_src", "of_dst", "to_src")
     lot = mixed(np.where(to_src, src, dst), job.seed + 1) / 2.0**64
     first, other = np.where(to_src, of_src, of_dst), np.where(to_src, of_dst, of_src)
-    part = np.where(lot < shifted[first, other], other, first)
+    return np.where(lot < shifted[first, other], other, first)
+
+
+def _loads(job: Job, index: int, shifted: np.ndarray) -> Arrays:
+    """How many in-edges of a range go to each part."""
+    part = _wished(job, index, shifted, *_in_edges(job, index))
+    return {"count": np.bincount(part, minlength=job.parts)}
+
+
+def _levelled(job: Job, _item: int) -> Arrays:
+    """How many edges of each range leave each part, which would hold too many, (ranges, P), and how many parts can take, (P,)."""
+    counts = np.stack([job.folder.load(f"loads/{index}", "count")[0] for index in range(job.ranges)])
+    room = capacities_of(job.num_edges, job.shares) - counts.sum(axis=0)
+    before = np.cumsum(counts, axis=0) - counts
+    return {"leaving": np.clip(-room - before, 0, counts), "room": np.maximum(room, 0)}
+
+
+def _placed(job: Job, index: int, shifted: np.ndarray, leaving: np.ndarray, room: np.ndarray) -> Arrays:
+    """The in-edges of a range by part; and the parts that hold each of their ends, by the ranges of these."""
+    src, dst = _in_edges(job, index)
+    part = _wished(job, index, shifted, src, dst)
+    full = [np.flatnonzero(part == each)[: leaving[index, each]] for each in np.flatnonzero(leaving[index])]
+    moved = np.concatenate([np.zeros(0, np.int64), *full])
+    emptiest = np.argsort(-room, kind="stable")
+    number = leaving[:index].sum() + np.arange(len(moved))  # among the edges of all ranges that move
+    part[moved] = emptiest[np.searchsorted(np.cumsum(room[emptiest]), number, "right")]
     node, of_copy = np.divmod(
         unique(np.concatenate([each.astype(np.int64) * job.parts + part for each in (src, dst)])), job.parts
     )
