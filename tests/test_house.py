@@ -65,6 +65,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.graph",
         "dgl_gt.partition.schema",
         "dgl_gt.partition.sources.coo",
+        "dgl_gt.partition.transforms",
         "dgl_gt.partition.figures",
         "dgl_gt.partition.cuts",
         "dgl_gt.partition.shards",

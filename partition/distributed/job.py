@@ -125,12 +125,15 @@ class Job:
             return in_degrees.astype(np.int64) + 1
         return weights_by_degree(in_degrees, self.num_edges / self.num_nodes, self.costs)
 
-    def lookup(self, stage: str, name: str, nodes: np.ndarray) -> np.ndarray:
-        """The values of ascending nodes, of which ``stage`` has a file for each range; one file is read at a time."""
+    def lookup(self, stage: str, name: str, nodes: np.ndarray, first: int = 0) -> np.ndarray:
+        """The values of ascending nodes, of which ``stage`` has a file for each range; one file is read at a time.
+
+        Files have no rows of nodes before ``first``.
+        """
         ends = np.searchsorted(nodes, self.range_ptr)
         found = []
         for index in np.flatnonzero(np.diff(ends)).tolist():
-            rows = nodes[ends[index] : ends[index + 1]] - self.range_ptr[index]
+            rows = nodes[ends[index] : ends[index + 1]] - max(int(self.range_ptr[index]), first)
             begin = int(rows[0])
             values = self.folder.rows(f"{stage}/{index}", name, begin, int(rows[-1]) + 1)
             found.append(values[rows - begin])

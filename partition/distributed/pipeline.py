@@ -27,10 +27,11 @@ from dgl_gt.partition.system.storage import Url, cache_folder, short_name, uploa
 
 from .clusters import coarsen
 from .cut import cut_coarse, refine
-from .edges import DEGREE, bucket_chunk, choose_ranges, chunks, count_chunk, encode_degrees, number_added, sort_range
+from .edges import add_degrees, bucket_chunk, choose_ranges, chunks, count_chunk, number_added, sort_range
 from .engine import MEMORY_BYTES, version
 from .estimate import check_worker_memory, disk_bytes, most_edges
 from .files import Folder, array_file, identity
+from .hops import add_hops
 from .job import Job, Sizes
 from .parts import PARTS, write_parts
 from .stages import Engine, Stages
@@ -72,11 +73,11 @@ def check_options(config) -> None:
         )
     if config.cut == "vertex":
         native.check_available()
-    other = [each.name for each in config.encodings if each.name != "degree"]
+    other = [each.name for each in config.encodings if each.name not in ("degree", "hops")]
     if other:
         raise InputError(
-            f"encode (--encode) names {other[0]}, which needs the whole graph, and an engine (--engine) computes degree alone; leave "
-            "it out, or partition in one process"
+            f"encode (--encode) names {other[0]}, which needs the whole graph, and an engine (--engine) computes degree and hops; "
+            "leave it out, or partition in one process"
         )
 
 
@@ -248,12 +249,9 @@ def _ranges(run: Stages, job: Job, encodings) -> Job:
     (num_edges,) = run.reduce("added", partial(number_added, job), "num_edges")
     run.drop("count", "edges")
     job = replace(job, num_edges=int(num_edges[0]))
-    if not encodings:
-        return job
-    run.map("degree", partial(encode_degrees, job), 1)
-    path = job.folder.place(DEGREE)
-    arrays = job.arrays | {"node/degree": array_file(np.load(path, mmap_mode="r"), path)}
-    return replace(job, arrays=arrays, coo=replace(job.coo, encodings={**job.coo.encodings, "degree": {"columns": 2}}))
+    for each in encodings:
+        job = add_hops(run, job, each) if each.name == "hops" else add_degrees(run, job)
+    return job
 
 
 def _cut(run: Stages, job: Job, config) -> list:

@@ -1,4 +1,4 @@
-"""Typed graphs and halos of several hops by many tasks: the files that one process writes for the same assignment."""
+"""Typed graphs, halos of several hops and hop tokens by many tasks: the files of one process for the same assignment."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from distributed_cases import Counting, files_of, owner_of, save_graph, written_by_one_process
 
-from dgl_gt.partition import InputError, from_relations, load_graph, partition, verify
+from dgl_gt.partition import InputError, from_edges, from_relations, load_graph, partition, verify
 from dgl_gt.partition.cuts import native
 from dgl_gt.partition.distributed.job import Sizes
 from dgl_gt.partition.distributed.stages import InProcess
@@ -156,4 +156,27 @@ def test_a_halo_that_does_not_fit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Sizes, "within", classmethod(lambda cls, *given: sizes))
     with pytest.raises(InputError, match=r"halo_depth.* 2, .*worker-memory"):
         partition(path, 3, tmp_path / "out", engine=InProcess(), halo_depth=2)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("encode", ["hops=2", "degree,hops=1x7", "hops=3x100"])
+@pytest.mark.parametrize("kind", ["typed", "directed", "listed once"])
+def test_hop_tokens(tmp_path, kind, encode):
+    if kind == "typed":
+        source = typed()
+    else:
+        source = save_graph(tmp_path / "graph.npz", directed=kind == "directed")
+        arrays = dict(np.load(source))
+        np.savez(source, **arrays | {"x": np.random.default_rng(0).standard_normal((200, 40)).astype(np.float32)})
+    manifest = partition(source, 3, tmp_path / "many", engine=InProcess(), encode=encode, seed=4)
+    verify(tmp_path / "many", manifest)
+    owner = owner_of(tmp_path / "many", manifest)
+    assert manifest == partition(source, 3, tmp_path / "one", owner=owner, encode=encode, seed=4)
+    assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
+
+
+def test_features_beyond_float32(tmp_path):
+    graph = from_edges(np.arange(50), np.arange(50)[::-1], 50, {"feat": np.full((50, 2), 1e300)})
+    with pytest.raises(InputError, match="feat"):
+        partition(graph, 2, tmp_path / "out", engine=InProcess(), encode="hops=2")
     assert not (tmp_path / "out").exists()
