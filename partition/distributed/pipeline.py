@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dgl_gt.partition.cuts import native
-from dgl_gt.partition.cuts.balance import shares
+from dgl_gt.partition.cuts.balance import check_types, shares
 from dgl_gt.partition.cuts.edge_cut import checked_owner
 from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.errors import InputError
@@ -39,7 +39,7 @@ from .vertex_cut import place_edges
 from .work import begun, held
 
 _REFUSED = (  # options that change the graph or the cut in ways that no task knows
-    *("max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
+    *("max_imbalance", "cut_weights", "node_weights", "profile", "memory"),
     *("reverse_kind", "self_loop_fill", "random_features", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
@@ -54,6 +54,7 @@ _OPTIONS = (
     "undirected",
     "self_loops",
     "halo_depth",
+    "balance",
 )  # of a plan
 
 
@@ -166,6 +167,7 @@ def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
             f"{name} (--{name.replace('_', '-')}) adds edges to relations of {opened.name}, which an engine (--engine) does not do "
             "yet; give it the graph that load_graph returns with that option, or partition in one process"
         )
+    check_types(opened, config.balance)
     if opened.transforms and config.encodings:
         raise InputError(
             f"{opened.name} has {' and '.join(opened.transforms)} (edges that were added), which the encoding {config.encodings[0].name} "
@@ -235,7 +237,7 @@ def _prepared(place: Path, coo: COOGraph, config, sizes: Sizes, arrays: dict[str
     bare = replace(coo, src=none, dst=none, node_data={}, edge_data={}, node_names=None, split_ids={})
     of_parts = shares(config.parts, config.target_weights)
     added = {"cut": config.cut or "edge", "undirected": config.undirected, "self_loops": config.self_loops}
-    added["halo_depth"] = config.halo_depth
+    added |= {"halo_depth": config.halo_depth, "balances_types": config.balance is not None}
     return Job(Folder(str(place)), bare, described, config.parts, config.seed, config.costs, of_parts, sizes, **added)
 
 

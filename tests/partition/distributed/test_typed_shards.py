@@ -99,6 +99,28 @@ def write_folder(folder):
     return folder / "graph"
 
 
+@needs_native
+def test_types_are_kept_even(tmp_path):
+    draw, sizes = np.random.default_rng(0), {"paper": 400, "author": 200, "venue": 0}
+    edges = {(name, "knows", name): draw.integers(0, size, (2, 4 * size)) for name, size in sizes.items() if size}
+    edges["author", "writes", "paper"] = draw.integers(0, 200, (2, 300))
+    graph, shares = from_relations(sizes, edges), np.array([0.25, 0.25, 0.5])
+    most = {}
+    for balance in (None, "types"):
+        options = {"balance": balance, "target_weights": shares}
+        manifest = partition(graph, 3, tmp_path / str(balance), engine=InProcess(), **options)
+        owned = np.array(manifest["typed"]["nodes"])[:, 0]
+        most[balance] = (owned[:, :2] / np.outer(shares, [400, 200])).max()
+    assert most["types"] <= 1.1 < most[None]
+
+
+def test_one_type_cannot_be_kept_even(tmp_path):
+    path = save_graph(tmp_path / "graph.npz")
+    with pytest.raises(InputError, match="balance"):
+        partition(path, 3, tmp_path / "out", engine=InProcess(), balance="types")
+    assert [each.name for each in tmp_path.iterdir()] == ["graph.npz"]
+
+
 @pytest.mark.parametrize("write", [write_npz, write_folder])
 def test_sources_of_typed_graphs(tmp_path, write):
     path = write(tmp_path)
