@@ -56,6 +56,7 @@ def write_parts(run: Stages, job: Job, where: list) -> tuple[Figures, dict, np.n
     if is_edge_cut:
         fetch_halos(run, job, where)
     run.map("rows", rows, job.parts)
+    run.drop(*(f"{stage}-{hop}" for stage in ("ring", "in-edges") for hop in range(1, job.halo_depth)))
     if job.coo.schema is not None:
         count_sources(run, job)
     run.map("write", partial(_write, job, ptr=ptr), job.parts)

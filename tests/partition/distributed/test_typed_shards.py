@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from distributed_cases import Counting, files_of, owner_of, save_graph, written_by_one_process
 
-from dgl_gt.partition import InputError, from_edges, from_relations, load_graph, partition, verify
+from dgl_gt.partition import InputError, encode, from_edges, from_relations, load_graph, partition, verify
 from dgl_gt.partition.cuts import native
+from dgl_gt.partition.distributed.engine import local
 from dgl_gt.partition.distributed.job import Sizes
 from dgl_gt.partition.distributed.stages import InProcess
 from dgl_gt.partition.schema import Schema
@@ -55,8 +56,9 @@ def test_a_given_owner_with_empty_parts(tmp_path):
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_the_same_edges_and_masters_give_the_same_bytes(tmp_path, parts):
     graph = typed(parts)
-    manifest = partition(graph, parts, tmp_path / "many", engine=InProcess(), cut="vertex")
+    manifest = partition(graph, parts, tmp_path / "many", engine=InProcess(), cut="vertex", encode="hops=1")
     verify(tmp_path / "many", manifest)
+    graph = encode(graph, "hops=1")
     assert manifest == written_by_one_process(graph, manifest, tmp_path / "many", tmp_path / "one")
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
 
@@ -128,6 +130,15 @@ def test_sources_of_typed_graphs(tmp_path, write):
     owner = owner_of(tmp_path / "many", manifest)
     assert manifest == partition(path, 3, tmp_path / "one", owner=owner)
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
+
+
+def test_worker_processes(tmp_path):
+    pytest.importorskip("distributed")
+    graph, options = typed(), {"halo_depth": 2, "encode": "degree,hops=1", "balance": "types"}
+    partition(graph, 3, tmp_path / "expected", engine=InProcess(), **options)
+    with local(1, 1 << 30) as engine:
+        partition(graph, 3, tmp_path / "out", engine=engine, worker_memory=1 << 30, **options)
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "expected")
 
 
 @pytest.mark.parametrize("depth", [2, 4])
