@@ -16,7 +16,7 @@ from dgl_gt.partition.graph import Graph
 from .permutation import training_nodes
 
 KINDS = ("nodes", "edges", "train")
-_STEP_BOUND, _NODES_BOUND = 1.03, 1.1  # where the user gives none
+_STEP_BOUND, NODES_BOUND = 1.03, 1.1  # where the user gives none
 _MEAN_STEP = 1000  # weight of a node with average costs; METIS takes whole numbers
 _ROUNDING = 1e-12
 _FLOOR = 0.5  # of a part's share
@@ -132,7 +132,7 @@ def make_balance(
         columns += new
     if balance is not None:
         types = _of_types(graph)
-        bounds, names, columns = bounds | {balance: _NODES_BOUND}, names + [balance] * len(types), columns + types
+        bounds, names, columns = bounds | {balance: NODES_BOUND}, names + [balance] * len(types), columns + types
     return Balance(
         kinds=tuple(names),
         weights=np.ascontiguousarray(np.stack(columns, axis=1), np.int64),
@@ -143,10 +143,16 @@ def make_balance(
     )
 
 
+def check_types(source, balance: str | None) -> None:
+    """Raise :class:`InputError` where types are to be kept even of a Graph or COOGraph that has one node type."""
+    if balance is not None and source.schema is None:
+        raise InputError(f"balance (--balance) is 'types', and {source.name} has one node type; leave it out")
+
+
 def _of_types(graph: Graph) -> list[np.ndarray]:
     """Whether each node is of a type, int64 (N,), for each type that has nodes."""
-    if graph.schema is None:
-        raise InputError(f"balance (--balance) is 'types', and {graph.name} has one node type; leave it out")
+    check_types(graph, "types")
+    assert graph.schema is not None
     types = graph.schema.type_of(np.arange(graph.num_nodes))
     return [(types == each).astype(np.int64) for each in np.unique(types)]
 
@@ -156,7 +162,7 @@ def with_default_bounds(balance: Balance, *kinds: str) -> Balance:
 
     If nodes and edges are both bounded, there is none for steps, because these bounds limit steps, too.
     """
-    defaults = {"step": (balance.step, _STEP_BOUND), "nodes": (np.ones(len(balance.step), np.int64), _NODES_BOUND)}
+    defaults = {"step": (balance.step, _STEP_BOUND), "nodes": (np.ones(len(balance.step), np.int64), NODES_BOUND)}
     known = {*balance.kinds, *(["step"] if {"nodes", "edges"} <= set(balance.kinds) else [])}
     new = [kind for kind in kinds if kind not in known]
     return replace(

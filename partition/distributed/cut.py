@@ -13,7 +13,7 @@ import numpy as np
 import scipy  # imports its parts at their first use
 
 from dgl_gt.partition.cuts import native
-from dgl_gt.partition.cuts.balance import Balance, fill_empty_parts
+from dgl_gt.partition.cuts.balance import NODES_BOUND, Balance, fill_empty_parts
 from dgl_gt.partition.cuts.clusters import k_way
 from dgl_gt.partition.cuts.local_search import TEMPERATURE, sweeps_for
 from dgl_gt.partition.cuts.permutation import row_type
@@ -35,8 +35,10 @@ def cut_coarse(job: Job, _item: int, rounds: int, attempts: int) -> Arrays:
     degree, neighbour, weight, load = (np.concatenate(each) for each in zip(*pieces))
     indptr = np.concatenate([[0], np.cumsum(degree)])
     undirected = scipy.sparse.csr_array((weight, neighbour, indptr), shape=(len(load), len(load)))
-    bounds = {"kinds": ("step",), "bounds": np.array([_STEP_BOUND]), "is_strict": False}
-    balance = Balance(weights=load[:, None], shares=job.shares, step=load, **bounds)
+    of_types = [] if job.coo.schema is None else np.diff(job.coo.schema.node_ptr)[job.of_types].tolist()
+    kinds, bounds = ("step", *["types"] * len(of_types)), np.array([_STEP_BOUND, *[NODES_BOUND] * len(of_types)])
+    totals = np.array([[load.sum(), *of_types]])  # all that capacities depend on
+    balance = Balance(kinds, totals, job.shares, bounds, is_strict=False, step=load)
     best, least = np.zeros(len(load), np.int32), np.inf
     between = np.zeros((job.parts, job.parts))
     for attempt in range(attempts if job.parts > 1 else 0):
@@ -174,9 +176,10 @@ def _move(job: Job, node, degree, src, owner, capacities, floors, seed: int) -> 
     local[is_outside] = len(node) + places(outside, src[is_outside], job.num_nodes)
     del place, is_outside
     indptr = np.concatenate([[0], np.cumsum(degree), np.full(len(outside), len(src))]).astype(np.int64)
-    weights = np.append(job.weights(degree), np.zeros(len(outside), np.int64))[:, None]
+    loads = job.loads(node, degree)
+    weights = np.concatenate([loads, np.zeros((len(outside), loads.shape[1]), np.int64)])
     everyone = np.append(owner, np.full(len(outside), len(capacities), np.int32))
-    none = np.zeros((1, 1), np.int64)
+    none = np.zeros((1, loads.shape[1]), np.int64)
     native.refine(
         indptr,
         local,

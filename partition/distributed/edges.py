@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import scipy  # imports its parts at their first use
 
-from .files import write_rows
+from .files import array_file, write_rows
 from .job import Job, places, unique
-from .stages import Arrays, by_key, gather
+from .stages import Arrays, Stages, by_key, gather
 
-DEGREE = "source/degree.npy"
+_DEGREE = "source/degree.npy"
 _BLOCKS = 1 << 16  # of nodes, whose edges are counted to choose the ranges
 
 
@@ -110,11 +113,19 @@ def sort_range(job: Job, index: int) -> Arrays:
     }
 
 
-def encode_degrees(job: Job, _item: int) -> Arrays:
-    """Write the node data ``degree`` of :func:`dgl_gt.partition.encode` as a file that workers map."""
+def add_degrees(run: Stages, job: Job) -> Job:
+    """Compute the node data ``degree`` of :func:`dgl_gt.partition.encode`; return the job with them."""
+    run.map("degree", partial(_encode_degrees, job), 1)
+    path = job.folder.place(_DEGREE)
+    arrays = job.arrays | {"node/degree": array_file(np.load(path, mmap_mode="r"), path)}
+    return replace(job, arrays=arrays, coo=replace(job.coo, encodings={**job.coo.encodings, "degree": {"columns": 2}}))
+
+
+def _encode_degrees(job: Job, _item: int) -> Arrays:
+    """Write the degrees as a file that workers map."""
     loaded = (job.folder.load(f"ranges-sorted/{index}", "indptr", "out_degrees") for index in range(job.ranges))
     rows = (np.log1p(np.stack([np.diff(indptr), out], axis=1)).astype(np.float32) for indptr, out in loaded)
-    write_rows(job.folder.place(DEGREE), np.dtype(np.float32), (job.num_nodes, 2), rows)
+    write_rows(job.folder.place(_DEGREE), np.dtype(np.float32), (job.num_nodes, 2), rows)
     return {}
 
 

@@ -70,6 +70,8 @@ class DaskEngine:
     def _ask_workers(self) -> None:
         answers = self.client.run(_unfit, *self._asked, on_error="return")
         for address, answer in answers.items():
+            if isinstance(answer, OSError):  # it has died; others ask again at each task
+                continue
             if isinstance(answer, BaseException):
                 raise InputError(
                     f"worker {address} cannot run dgl-gt ({first_line(answer)}); install version {version()}"

@@ -12,6 +12,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.mapped_arrays import is_mapped
 from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.transforms.encodings import row_bytes
 
 from .cut import group_size, rounds
 from .job import BASE_BYTES, PLANNED, Sizes, edge_bytes, search_bytes
@@ -35,14 +36,15 @@ def most_edges(source: COOGraph, config) -> int:
 def check_worker_memory(coo: COOGraph, config, memory_bytes: int) -> None:
     """Raise :class:`InputError` where two parts do not fit into the memory of a task."""
     nodes, edges, parts = coo.num_nodes or 0, most_edges(coo, config), config.parts
-    row_bytes, data_bytes = (
-        sum(each.itemsize * math.prod(each.shape[1:]) for each in data.values())
-        for data in (coo.node_data, coo.edge_data)
+    of_node, data_bytes = (
+        sum(each.nbytes for each in data.values()) / max(1, rows)
+        for data, rows in ((coo.node_data, nodes), (coo.edge_data, len(coo.src)))
     )
+    of_node += _encoded_bytes(coo, config)
     of_edge, together = edge_bytes(nodes, edges), min(2, parts) / parts
     searched = search_bytes(2, nodes, together * nodes, together * edges, of_edge)
     rows = nodes / parts + _HALO * min(nodes, edges / parts)
-    written = edges / parts * (of_edge + data_bytes) + rows * (2 * row_bytes + of_edge)
+    written = edges / parts * (of_edge + data_bytes) + rows * (2 * of_node + of_edge)
     needed = int((BASE_BYTES + _UNEVEN * max(searched, written)) / PLANNED)
     if needed > memory_bytes:
         raise InputError(
@@ -70,7 +72,8 @@ def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[
     """For each group of stages its name, tasks that run at once, bytes that are written, and seconds of one worker."""
     parts, nodes, edges = config.parts, source.num_nodes or 0, most_edges(source, config)
     sizes = Sizes.within(memory_bytes, nodes, edges)
-    data = sum(value.nbytes for value in source.node_data.values())
+    encoded = _encoded_bytes(source, config) * nodes
+    data = encoded + sum(value.nbytes for value in source.node_data.values())
     of_edges = sum(value.nbytes for value in source.edge_data.values())
     chunks, ranges = max(1, -(-edges // sizes.chunk_edges)), max(1, -(-2 * edges // sizes.range_ends))
     is_vertex_cut = config.cut == "vertex"
@@ -79,7 +82,7 @@ def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[
     clustered = 2 * edges > sizes.coarse_ends
     coarse = min(2 * edges, 2 * sizes.coarse_ends)
     id_bytes = _edge_id_bytes(source, edges)
-    sorted_bytes = edges * (7 * _ID_BYTES + 4 * id_bytes)
+    sorted_bytes = edges * (7 * _ID_BYTES + 4 * id_bytes) + 2 * encoded
     cluster_bytes = clustered * (_CONTRACTIONS * _CONTRACTED_BYTES * edges + _CLUSTER_ROUNDS * 3 * 8 * nodes)
     searched_bytes = (len(groups) + 1) * edges * (_ID_BYTES + id_bytes)
     placing = "local search", max(map(len, groups), default=1), searched_bytes, _search_us(len(groups), edges)
@@ -94,6 +97,13 @@ def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[
         ("parts written", parts, shards + edges * 10, _WRITE_US * edges),
     ]
     return [(name, tasks, int(size), us / 1e6 + _MIB_S * size / 2**20) for name, tasks, size, us in work]
+
+
+def _encoded_bytes(source: COOGraph, config) -> int:
+    """Bytes of the encodings of a node, on average."""
+    feat = source.node_data.get("feat")
+    features = 0 if feat is None else math.prod(feat.shape[1:])
+    return row_bytes([each.on(source.schema) for each in config.encodings], features)
 
 
 def _edge_id_bytes(source: COOGraph, edges: int) -> int:

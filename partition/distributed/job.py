@@ -78,6 +78,8 @@ class Job:
     cut: str = "edge"
     undirected: bool = False
     self_loops: bool = False
+    halo_depth: int = 1
+    balances_types: bool = False
 
     @property
     def ranges(self) -> int:
@@ -124,12 +126,30 @@ class Job:
             return in_degrees.astype(np.int64) + 1
         return weights_by_degree(in_degrees, self.num_edges / self.num_nodes, self.costs)
 
-    def lookup(self, stage: str, name: str, nodes: np.ndarray) -> np.ndarray:
-        """The values of ascending nodes, of which ``stage`` has a file for each range; one file is read at a time."""
+    @property
+    def of_types(self) -> np.ndarray:
+        """The types whose nodes are kept even."""
+        schema = self.coo.schema if self.balances_types else None
+        return np.zeros(0, np.int64) if schema is None else np.flatnonzero(np.diff(schema.node_ptr))
+
+    def loads(self, nodes: np.ndarray, in_degrees: np.ndarray) -> np.ndarray:
+        """What nodes add to their part, int64 (n, kinds): their weight, and 1 for their type."""
+        columns = [self.weights(in_degrees)]
+        if len(self.of_types):
+            assert self.coo.schema is not None
+            types = self.coo.schema.type_of(nodes)
+            columns += [types == each for each in self.of_types]
+        return np.stack(columns, axis=1).astype(np.int64)
+
+    def lookup(self, stage: str, name: str, nodes: np.ndarray, first: int = 0) -> np.ndarray:
+        """The values of ascending nodes, of which ``stage`` has a file for each range; one file is read at a time.
+
+        Files have no rows of nodes before ``first``.
+        """
         ends = np.searchsorted(nodes, self.range_ptr)
         found = []
         for index in np.flatnonzero(np.diff(ends)).tolist():
-            rows = nodes[ends[index] : ends[index + 1]] - self.range_ptr[index]
+            rows = nodes[ends[index] : ends[index + 1]] - max(int(self.range_ptr[index]), first)
             begin = int(rows[0])
             values = self.folder.rows(f"{stage}/{index}", name, begin, int(rows[-1]) + 1)
             found.append(values[rows - begin])

@@ -35,8 +35,10 @@ from dgl_gt.partition.system.mapped_arrays import take_rows
 from dgl_gt.partition.system.output_checks import cannot_write
 
 from .cut import part_cells
+from .halo import fetch_halos, held_cells
 from .job import Job, places, unique
 from .stages import Arrays, Stages, by_key, gather
+from .typed import count_sources, count_structure, typed_counts
 from .vertex_cut import PLACED
 
 _COUNTS = tuple(each.name for each in fields(PartCounts))
@@ -51,7 +53,12 @@ def write_parts(run: Stages, job: Job, where: list) -> tuple[Figures, dict, np.n
     run.map("new-ids", partial(_new_ids, job, ptr=ptr), job.ranges)
     is_edge_cut = job.cut == "edge"
     rows = partial(_rows, job, where=where, ptr=ptr) if is_edge_cut else partial(_mirrored_rows, job, ptr=ptr)
+    if is_edge_cut:
+        fetch_halos(run, job, where)
     run.map("rows", rows, job.parts)
+    run.drop(*(f"{stage}-{hop}" for stage in ("ring", "in-edges") for hop in range(1, job.halo_depth)))
+    if job.coo.schema is not None:
+        count_sources(run, job)
     run.map("write", partial(_write, job, ptr=ptr), job.parts)
     return _described(job, ptr)
 
@@ -66,6 +73,8 @@ def _order(job: Job, part: int, where: list) -> Arrays:
     own = Graph(indptr, place[inside], np.zeros(0, np.int32))
     nodes = node[order_of_part(symmetrised(own), seed=job.seed)] if len(node) else node
     rows: np.ndarray = np.arange(len(nodes), dtype=job.node_type)
+    if job.coo.schema is not None:
+        nodes = nodes[np.argsort(job.coo.schema.type_of(nodes), kind="stable")]
     return {"nodes": nodes} | by_key("at", job.range_of(nodes), job.ranges, node=nodes, row=rows)
 
 
@@ -80,36 +89,27 @@ def _new_ids(job: Job, index: int, ptr: np.ndarray) -> Arrays:
 
 def _rows(job: Job, part: int, where: list, ptr: np.ndarray) -> Arrays:
     """The graph of the rows that a part holds, in the order of new ids, and what the part counts."""
-    node, degree, src, ids = part_cells(job, where[part])
-    (nodes,) = job.folder.load(f"order/{part}", "nodes")
-    by_row = np.searchsorted(node, nodes)
-    first = np.concatenate([[0], np.cumsum(degree)])[:-1][by_row]
-    degree = degree[by_row]
-    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
-    taken = np.repeat(first - indptr[:-1], degree) + np.arange(len(src))
-    sources = unique(src)
-    place = places(sources, src[taken], job.num_nodes)
-    new = job.lookup("new-ids", "new", sources)
-    begin, end = ptr[part : part + 2].tolist()
-    is_copy = (new < begin) | (new >= end)
-    by_new = np.argsort(new[is_copy])
-    held = np.union1d(np.arange(begin, end, dtype=new.dtype), new)
-    user_ids = np.empty_like(held)
-    user_ids[np.searchsorted(held, new)] = sources
-    user_ids[np.searchsorted(held, begin) : np.searchsorted(held, begin) + len(nodes)] = nodes
-    before = np.searchsorted(held, begin)
-    rows = np.concatenate([np.zeros(before), indptr, np.full(len(held) - before - len(nodes), len(src))])
-    found = {
-        "indptr": rows.astype(np.int64),
-        "indices": np.searchsorted(held, new)[place].astype(row_type(len(held))),
-        "edge_ids": ids[taken],
-        "user_ids": user_ids,
-        "ring": new[is_copy][by_new],
-    }
-    found["ring.ptr"] = np.searchsorted(found["ring"], ptr)
-    local = Graph(found["indptr"], found["indices"], found["edge_ids"])
-    counts, _ = count_part(local, *_as_numbered(local), np.searchsorted(held, ptr), part, 1)
-    return found | {"ptr": np.searchsorted(held, ptr)} | {name: getattr(counts, name) for name in _COUNTS}
+    node, degree, src, ids = held_cells(job, part, where)
+    touched = unique(np.concatenate([node, src]))
+    new = job.lookup("new-ids", "new", touched)
+    order = np.argsort(new)
+    held = new[order]
+    local = np.empty(len(held), row_type(len(held)))
+    local[order] = np.arange(len(held))
+    row = local[places(touched, node, job.num_nodes)]
+    in_degrees: np.ndarray = np.zeros(len(held), np.int64)
+    in_degrees[row] = degree
+    indptr = np.concatenate([[0], np.cumsum(in_degrees)])
+    at = np.empty(len(src), np.int64)
+    at[np.repeat(indptr[row] - np.cumsum(degree) + degree, degree) + np.arange(len(src))] = np.arange(len(src))
+    graph = Graph(indptr, local[places(touched, src, job.num_nodes)][at], ids[at])
+    local_ptr = np.searchsorted(held, ptr)
+    counts, rings = count_part(graph, *_as_numbered(graph), local_ptr, part, job.halo_depth)
+    found = {name: getattr(graph, name) for name in ("indptr", "indices", "edge_ids")}
+    found |= {"user_ids": touched[order], "copies": np.concatenate(rings), "ptr": local_ptr}
+    for hop, ring in enumerate(rings):
+        found |= {f"ring{hop}": held[ring], f"ring{hop}.ptr": np.searchsorted(held[ring], ptr)}
+    return found | {name: getattr(counts, name) for name in _COUNTS}
 
 
 def _mirrored_rows(job: Job, part: int, ptr: np.ndarray) -> Arrays:
@@ -133,8 +133,8 @@ def _mirrored_rows(job: Job, part: int, ptr: np.ndarray) -> Arrays:
         "indices": laid_out.indices,
         "edge_ids": laid_out.edge_ids,
         "node_ids": np.concatenate([nodes, user_ids]),
-        "ring": ring,
-        "ring.ptr": np.searchsorted(ring, ptr),
+        "ring0": ring,
+        "ring0.ptr": np.searchsorted(ring, ptr),
         "returns": returns,
         "counts": count_mirrored(laid_out, len(nodes)),
         "received": np.diff(np.searchsorted(ring, ptr)),
@@ -150,26 +150,31 @@ def _as_numbered(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _structure(job: Job, part: int, ptr: np.ndarray) -> dict:
     """The structure of a part of an edge cut."""
-    names = ("indptr", "indices", "edge_ids", "user_ids", "received", "ptr")
-    *arrays, user_ids, received, local_ptr = job.folder.load(f"rows/{part}", *names)
+    names = ("indptr", "indices", "edge_ids", "user_ids", "received", "copies", "ptr")
+    *arrays, user_ids, received, copies, local_ptr = job.folder.load(f"rows/{part}", *names)
     local = Graph(*arrays)
     same, new_ids, slot = _as_numbered(local)
-    own = same[slice(*local_ptr[part : part + 2])]
-    copies = np.delete(same, own)
-    laid_out = part_with_halo(local, same, new_ids, slot, local_ptr, part, [copies])
-    wanted = [job.folder.slices(f"rows/{other}", "ring.ptr", part, "ring")[0] for other in range(job.parts)]
-    node_ids = np.concatenate([user_ids[own], user_ids[copies]])
+    rings = np.split(copies, np.cumsum(received.sum(axis=1))[:-1])
+    laid_out = part_with_halo(local, same, new_ids, slot, local_ptr, part, rings)
+    wanted = [each for hop in range(job.halo_depth) for each in _wanted(job, part, hop)]
+    node_ids = np.concatenate([user_ids[slice(*local_ptr[part : part + 2])], user_ids[copies]])
     return arrays_of_part(laid_out, node_ids, [*received], wanted, int(ptr[part]))
+
+
+def _wanted(job: Job, part: int, hop: int) -> list[np.ndarray]:
+    """The new ids of a part's rows that each part copies in one hop of its halo."""
+    ring = f"ring{hop}"
+    return [job.folder.slices(f"rows/{other}", f"{ring}.ptr", part, ring)[0] for other in range(job.parts)]
 
 
 def _mirrored_structure(job: Job, part: int, ptr: np.ndarray) -> dict:
     """The structure of a part of a vertex cut."""
-    names = ("edge_ids", "indptr", "indices", "node_ids", "ring", "received")
+    names = ("edge_ids", "indptr", "indices", "node_ids", "ring0", "received")
     edge_ids, indptr, indices, node_ids, ring, received = job.folder.load(f"rows/{part}", *names)
-    keys = "ring.ptr", part, "ring", "returns"
-    wanted, returns = zip(*(job.folder.slices(f"rows/{other}", *keys) for other in range(job.parts)))
+    keys = "ring0.ptr", part, "returns"
+    returns = [job.folder.slices(f"rows/{other}", *keys)[0] for other in range(job.parts)]
     laid_out = Part(edge_ids, indptr, indices, [ring])
-    arrays = arrays_of_part(laid_out, node_ids, [received], [*wanted], int(ptr[part]))
+    arrays = arrays_of_part(laid_out, node_ids, [received], _wanted(job, part, 0), int(ptr[part]))
     return arrays | {"send_returns": np.concatenate(returns)}
 
 
@@ -181,7 +186,7 @@ def _write(job: Job, part: int, ptr: np.ndarray) -> Arrays:
         (vars(coo)["loops"],) = job.folder.load("ranges/0", "loops")  # which it would read all edges for
     entries = _write_in_one_step(job, coo, part, structure)
     owned = structure["node_ids"][: ptr[part + 1] - ptr[part]]
-    mask = {name: take_rows(value, owned) for name, value in coo.node_data.items() if value.dtype == bool}
+    mask = {name: _rows_of(coo, name, owned) for name, value in coo.node_data.items() if value.dtype == bool}
     of_part = replace(coo, num_nodes=len(owned), node_data=mask)
     masked = count_masked(of_part, np.arange(len(owned)), np.array([0, len(owned)]))
     train = training_nodes(of_part)
@@ -189,8 +194,18 @@ def _write(job: Job, part: int, ptr: np.ndarray) -> Arrays:
         "entries": entries,
         "masked": {name: int(each[0]) for name, each in masked.items()},
         "train": None if train is None else train.sum(axis=0).tolist(),
+        "typed": None if coo.schema is None else count_structure(job, coo.schema, structure, len(owned)),
     }
     return {"said": np.frombuffer(json.dumps(said).encode(), np.uint8)}
+
+
+def _rows_of(coo: COOGraph, name: str, nodes: np.ndarray) -> np.ndarray:
+    """A mask of some nodes; false for those of other types than its own."""
+    mask, ids = coo.node_data[name], coo.rows_of("node", name)
+    is_of_type = (nodes >= ids.start) & (nodes < ids.stop)
+    found = np.zeros((len(nodes), *mask.shape[1:]), bool)
+    found[is_of_type] = take_rows(mask, nodes[is_of_type] - ids.start)
+    return found
 
 
 def _write_in_one_step(job: Job, coo: COOGraph, part: int, structure: dict) -> dict:
@@ -221,7 +236,7 @@ def _described(job: Job, ptr: np.ndarray) -> tuple[Figures, dict, np.ndarray, li
     described = ptr, job.shares, masked, columns_of(coo)
     train = None if said[0]["train"] is None else np.array([each["train"] for each in said])
     if job.cut == "edge":
-        loaded = [job.folder.load(f"rows/{part}", "ring", *_COUNTS) for part in range(job.parts)]
+        loaded = [job.folder.load(f"rows/{part}", "ring0", *_COUNTS) for part in range(job.parts)]
         counts, rings = [PartCounts(*each[1:]) for each in loaded], [each[0] for each in loaded]
         figures = edge_cut_figures(counts, rings, *described)
         of_cut = figures.owned, figures.copies_by_hop.sum(axis=1), figures.edges, figures.cut_edges
@@ -232,4 +247,6 @@ def _described(job: Job, ptr: np.ndarray) -> tuple[Figures, dict, np.ndarray, li
         figures = vertex_cut_figures(of_parts, received, returned, *described)
         of_cut = figures.owned, figures.copies_by_hop.sum(axis=1), figures.returned, figures.edges
         quality = vertex_cut_quality(*of_cut, shares=figures.shares, train=train)
+    if coo.schema is not None:
+        figures = replace(figures, schema=coo.schema, typed=typed_counts(job, [each["typed"] for each in said]))
     return figures, quality, ptr, [each["entries"] for each in said]

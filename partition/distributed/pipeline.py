@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dgl_gt.partition.cuts import native
-from dgl_gt.partition.cuts.balance import shares
+from dgl_gt.partition.cuts.balance import check_types, shares
 from dgl_gt.partition.cuts.edge_cut import checked_owner
 from dgl_gt.partition.cuts.permutation import check_parts
 from dgl_gt.partition.errors import InputError
@@ -27,10 +27,11 @@ from dgl_gt.partition.system.storage import Url, cache_folder, short_name, uploa
 
 from .clusters import coarsen
 from .cut import cut_coarse, refine
-from .edges import DEGREE, bucket_chunk, choose_ranges, chunks, count_chunk, encode_degrees, number_added, sort_range
+from .edges import add_degrees, bucket_chunk, choose_ranges, chunks, count_chunk, number_added, sort_range
 from .engine import MEMORY_BYTES, version
 from .estimate import check_worker_memory, disk_bytes, most_edges
 from .files import Folder, array_file, identity
+from .hops import add_hops
 from .job import Job, Sizes
 from .parts import PARTS, write_parts
 from .stages import Engine, Stages
@@ -38,7 +39,7 @@ from .vertex_cut import place_edges
 from .work import begun, held
 
 _REFUSED = (  # options that change the graph or the cut in ways that no task knows
-    *("halo_depth", "max_imbalance", "balance", "cut_weights", "node_weights", "profile", "memory"),
+    *("max_imbalance", "cut_weights", "node_weights", "profile", "memory"),
     *("reverse_kind", "self_loop_fill", "random_features", "expander", "virtual_nodes"),
     *("link_split", "like", "assignment_only"),
 )
@@ -52,6 +53,8 @@ _OPTIONS = (
     "encode",
     "undirected",
     "self_loops",
+    "halo_depth",
+    "balance",
 )  # of a plan
 
 
@@ -71,11 +74,11 @@ def check_options(config) -> None:
         )
     if config.cut == "vertex":
         native.check_available()
-    other = [each.name for each in config.encodings if each.name != "degree"]
+    other = [each.name for each in config.encodings if each.name not in ("degree", "hops")]
     if other:
         raise InputError(
-            f"encode (--encode) names {other[0]}, which needs the whole graph, and an engine (--engine) computes degree alone; leave "
-            "it out, or partition in one process"
+            f"encode (--encode) names {other[0]}, which needs the whole graph, and an engine (--engine) computes degree and hops; "
+            "leave it out, or partition in one process"
         )
 
 
@@ -154,11 +157,17 @@ def _link(source: str, target: str) -> None:
 def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
     """The source as listed edges, with standard masks and labels; :class:`InputError` where it cannot be used."""
     check_options(config)
-    if opened.schema is not None or opened.link_split is not None or opened.links is not None:
-        what = "node types" if opened.schema is not None else "links that are split off"
+    if opened.link_split is not None or opened.links is not None:
         raise InputError(
-            f"{opened.name} has {what}, which an engine (--engine) does not take yet; partition it in one process"
+            f"{opened.name} has links that are split off, which an engine (--engine) does not take yet; partition it in one process"
         )
+    if opened.schema is not None and (config.undirected or config.self_loops):
+        name = "undirected" if config.undirected else "self_loops"
+        raise InputError(
+            f"{name} (--{name.replace('_', '-')}) adds edges to relations of {opened.name}, which an engine (--engine) does not do "
+            "yet; give it the graph that load_graph returns with that option, or partition in one process"
+        )
+    check_types(opened, config.balance)
     if opened.transforms and config.encodings:
         raise InputError(
             f"{opened.name} has {' and '.join(opened.transforms)} (edges that were added), which the encoding {config.encodings[0].name} "
@@ -180,6 +189,7 @@ def checked(opened: Graph | COOGraph, config, memory_bytes: int) -> COOGraph:
             "node_names",
             "class_names",
             "encodings",
+            "schema",
         )
         opened = COOGraph(
             *opened.edges(), **{name: getattr(opened, name) for name in (*kept, "transforms", "node_type")}
@@ -212,6 +222,7 @@ def _plan(coo: COOGraph, config, sizes: Sizes, arrays: dict[str, np.ndarray]) ->
         "nodes": coo.num_nodes,
         "listed_once": coo.listed_once,
         "names": [coo.name, coo.node_type, coo.class_names],
+        "schema": repr(coo.schema),
         "node_names": None if coo.node_names is None else identity(coo.node_names),
         "arrays": {name: identity(each) for name, each in arrays.items()},
     }
@@ -226,6 +237,7 @@ def _prepared(place: Path, coo: COOGraph, config, sizes: Sizes, arrays: dict[str
     bare = replace(coo, src=none, dst=none, node_data={}, edge_data={}, node_names=None, split_ids={})
     of_parts = shares(config.parts, config.target_weights)
     added = {"cut": config.cut or "edge", "undirected": config.undirected, "self_loops": config.self_loops}
+    added |= {"halo_depth": config.halo_depth, "balances_types": config.balance is not None}
     return Job(Folder(str(place)), bare, described, config.parts, config.seed, config.costs, of_parts, sizes, **added)
 
 
@@ -239,12 +251,9 @@ def _ranges(run: Stages, job: Job, encodings) -> Job:
     (num_edges,) = run.reduce("added", partial(number_added, job), "num_edges")
     run.drop("count", "edges")
     job = replace(job, num_edges=int(num_edges[0]))
-    if not encodings:
-        return job
-    run.map("degree", partial(encode_degrees, job), 1)
-    path = job.folder.place(DEGREE)
-    arrays = job.arrays | {"node/degree": array_file(np.load(path, mmap_mode="r"), path)}
-    return replace(job, arrays=arrays, coo=replace(job.coo, encodings={**job.coo.encodings, "degree": {"columns": 2}}))
+    for each in encodings:
+        job = add_hops(run, job, each) if each.name == "hops" else add_degrees(run, job)
+    return job
 
 
 def _cut(run: Stages, job: Job, config) -> list:

@@ -4,7 +4,7 @@ As in 2PS-L (Mayer et al., arXiv 2203.12721), the clusters of its ends say which
 search saves halo rows; in most trials on three graphs, it made more mirrors.) Where the two differ, the end that has more
 neighbours in the other's part gets a mirror there, as it serves more edges; 2PS-L asks what the stream has placed before,
 and tasks would wait for each other. If a part would hold too many edges, some of its nodes, by lot, give their edges to
-the parts of the other ends.
+the parts of the other ends. What is still too much, as around a hub, goes to the parts that hold least, also by lot.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .edges import edge_ids
 from .job import Job, mixed, places, unique
 from .stages import Arrays, Stages, by_key, gather
 
+_MOST_BINS, _COUNTS = 256, 1 << 13  # of edges of a range and a part; and counts of a range
 PLACED = "placed"  # the stage whose files hold the edges of each part
 
 
@@ -30,8 +31,10 @@ def place_edges(run: Stages, job: Job, clustered: int) -> list[tuple[str, range,
     run.map("reach", partial(_reach, job), job.ranges)
     run.map("sides", partial(_sides, job), job.ranges)
     (shifted,) = run.reduce("shifted", partial(_shifted, job), "shifted")
+    run.map("loads", partial(_loads, job, shifted=shifted), job.ranges)
+    run.map("levelled", partial(_levelled, job), 1)
     run.map(PLACED, partial(_placed, job, shifted=shifted), job.ranges)
-    run.drop("owner", "reach", "sides")
+    run.drop("owner", "reach", "sides", "loads", "levelled")
     run.map("masters", partial(_masters, job), job.ranges)
     return [("masters", range(job.ranges), part) for part in range(job.parts)]
 
@@ -91,13 +94,64 @@ def _shifted(job: Job, _item: int) -> Arrays:
     return {"shifted": moved / np.maximum(counts, 1)}
 
 
-def _placed(job: Job, index: int, shifted: np.ndarray) -> Arrays:
-    """The in-edges of a range by part; and the parts that hold each of their ends, by the ranges of these."""
-    src, dst = _in_edges(job, index)
+def _bins(job: Job) -> int:
+    return max(1, min(_MOST_BINS, _COUNTS // job.parts))
+
+
+def _wished(
+    job: Job, index: int, shifted: np.ndarray, src: np.ndarray, dst: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The part that each in-edge of a range goes to unless that becomes too full, and the edge's bin, by lot of one end.
+
+    Both directions of an edge have the same bin, so that they leave a full part together.
+    """
     of_src, of_dst, to_src = job.folder.load(f"sides/{index}", "of_src", "of_dst", "to_src")
     lot = mixed(np.where(to_src, src, dst), job.seed + 1) / 2.0**64
     first, other = np.where(to_src, of_src, of_dst), np.where(to_src, of_dst, of_src)
-    part = np.where(lot < shifted[first, other], other, first)
+    by_src = np.where(of_src == of_dst, mixed(src, job.seed) < mixed(dst, job.seed), to_src)
+    bins = mixed(np.where(by_src, src, dst), job.seed + 2) % np.uint64(_bins(job))
+    return np.where(lot < shifted[first, other], other, first), bins.astype(np.int64)
+
+
+def _loads(job: Job, index: int, shifted: np.ndarray) -> Arrays:
+    """How many in-edges of a range go to each part, by bin."""
+    part, bins = _wished(job, index, shifted, *_in_edges(job, index))
+    return {"count": np.bincount(part * _bins(job) + bins, minlength=job.parts * _bins(job))}
+
+
+def _levelled(job: Job, _item: int) -> Arrays:
+    """How many edges of each range, part and bin leave a part that would hold too many, and the number of the first of them.
+
+    ``room``, (P,), is how many edges each part can take. Bin after bin leaves, and these edges are numbered in this order.
+    """
+    counts = np.stack([job.folder.load(f"loads/{index}", "count")[0] for index in range(job.ranges)])
+    counts = counts.reshape(job.ranges, job.parts, -1).transpose(2, 1, 0)
+    room = capacities_of(job.num_edges, job.shares) - counts.sum(axis=(0, 2))
+    of_part = counts.transpose(1, 0, 2).reshape(job.parts, -1)
+    leaving = np.clip(-room[:, None] - np.cumsum(of_part, axis=1) + of_part, 0, of_part)
+    leaving = leaving.reshape(job.parts, -1, job.ranges).transpose(1, 0, 2)
+    first = (np.cumsum(leaving) - leaving.ravel()).reshape(leaving.shape)
+    by_range = {
+        name: each.transpose(2, 1, 0).reshape(job.ranges, -1) for name, each in (("leaving", leaving), ("first", first))
+    }
+    return {**by_range, "room": np.maximum(room, 0)}
+
+
+def _placed(job: Job, index: int, shifted: np.ndarray) -> Arrays:
+    """The in-edges of a range by part; and the parts that hold each of their ends, by the ranges of these."""
+    src, dst = _in_edges(job, index)
+    part, bins = _wished(job, index, shifted, src, dst)
+    leaving, first = (job.folder.rows("levelled/0", name, index, index + 1)[0] for name in ("leaving", "first"))
+    (room,) = job.folder.load("levelled/0", "room")
+    key = part * _bins(job) + bins
+    moved = np.flatnonzero(leaving[key] > 0)
+    moved = moved[np.argsort(key[moved], kind="stable")]
+    key = key[moved]
+    within = np.arange(len(key)) - np.searchsorted(key, key)  # number among the edges of a part and bin
+    leaves = within < leaving[key]
+    emptiest = np.argsort(-room, kind="stable")
+    number = (first[key] + within)[leaves]
+    part[moved[leaves]] = emptiest[np.searchsorted(np.cumsum(room[emptiest]), number, "right")]
     node, of_copy = np.divmod(
         unique(np.concatenate([each.astype(np.int64) * job.parts + part for each in (src, dst)])), job.parts
     )

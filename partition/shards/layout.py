@@ -215,29 +215,38 @@ def vertex_cut_figures(counts, received, returned, ptr: np.ndarray, shares: np.n
 
 def _count_types(layout: Layout, schema: Schema) -> TypedCounts:
     """The counts of each part by node type and relation."""
-    figures, types, relations = layout.figures, len(schema.nodes), len(schema.edges)
-    parts, hops = figures.edges_by_hop.shape
-    nodes, edges = np.zeros((parts, 1 + hops, types), np.int64), np.zeros((parts, hops, relations), np.int64)
-    sources, (own_sources, cut_edges) = (
-        np.zeros((parts, hops, relations), np.int64),
-        np.zeros((2, parts, relations), int),
-    )
-    for index in range(parts):
-        part, owned = layout.part(index), layout.cut.ptr[index : index + 2]
-        for hop, ids in enumerate([np.arange(*owned), *part.rings]):
-            nodes[index, hop] = np.bincount(schema.type_of(layout.cut.order[ids]), minlength=types)
-        relation, ends = schema.relation_of(part.edge_ids), np.cumsum(figures.edges_by_hop[index])
-        held, own = int(nodes[index].sum()), int(owned[1] - owned[0])
-        rows = np.repeat(np.arange(len(part.indptr) - 1), np.diff(part.indptr))[: ends[0]]
-        is_cut = (part.indices[: ends[0]] >= own) | (rows >= own)
-        cut_edges[index] = np.bincount(relation[: ends[0]][is_cut], minlength=relations)
-        for hop, (begin, end) in enumerate(zip([0, *ends], ends)):
-            edges[index, hop] = np.bincount(relation[begin:end], minlength=relations)
-            pairs = np.unique(relation[:end] * held + part.indices[:end])
-            sources[index, hop] = np.bincount(pairs // held, minlength=relations)
-            if hop == 0:
-                own_sources[index] = np.bincount(pairs[pairs % held < own] // held, minlength=relations)
+    counts = []
+    for index, edges_by_hop in enumerate(layout.figures.edges_by_hop):
+        part, owned = layout.part(index), np.arange(*layout.cut.ptr[index : index + 2])
+        counts.append(
+            count_part_by_type(part, [layout.cut.order[ids] for ids in (owned, *part.rings)], edges_by_hop, schema)
+        )
+    nodes, edges, sources, own_sources, cut_edges = map(np.stack, zip(*counts))
     return TypedCounts(nodes, edges, sources, own_sources, cut_edges, _whole_sources(layout.graph, schema))
+
+
+def count_part_by_type(
+    part: Part, node_ids: list[np.ndarray], edges_by_hop: np.ndarray, schema: Schema
+) -> tuple[np.ndarray, ...]:
+    """What a part adds to the fields of :class:`TypedCounts`, but for the last, in their order.
+
+    ``node_ids`` are the user's ids of the owned rows, then of those of each ring.
+    """
+    types, relations, own = len(schema.nodes), len(schema.edges), len(node_ids[0])
+    nodes = np.stack([np.bincount(schema.type_of(ids), minlength=types) for ids in node_ids])
+    relation, ends = schema.relation_of(part.edge_ids), np.cumsum(edges_by_hop)
+    held = sum(map(len, node_ids))
+    rows = np.repeat(np.arange(len(part.indptr) - 1), np.diff(part.indptr))[: ends[0]]
+    is_cut = (part.indices[: ends[0]] >= own) | (rows >= own)
+    cut_edges = np.bincount(relation[: ends[0]][is_cut], minlength=relations)
+    edges, sources, own_sources = [], [], np.zeros(relations, np.int64)
+    for hop, (begin, end) in enumerate(zip([0, *ends], ends)):
+        edges.append(np.bincount(relation[begin:end], minlength=relations))
+        pairs = np.unique(relation[:end] * held + part.indices[:end])
+        sources.append(np.bincount(pairs // held, minlength=relations))
+        if hop == 0:
+            own_sources = np.bincount(pairs[pairs % held < own] // held, minlength=relations)
+    return nodes, np.stack(edges), np.stack(sources), own_sources, cut_edges
 
 
 def _whole_sources(graph: Graph | COOGraph, schema: Schema) -> np.ndarray:

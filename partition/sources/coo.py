@@ -72,6 +72,12 @@ class COOGraph:
             yield start, src, dst
             del src, dst  # those of the next slice are made before this function forgets them
 
+    def rows_of(self, kind: str, column: str) -> slice:
+        """Return the ids of the nodes or edges of which a column has rows, see :meth:`Schema.rows_of`."""
+        if self.schema is None:
+            return slice(0, self.num_nodes if kind == "node" else self.num_edges)
+        return self.schema.rows_of(kind, column)
+
     def edge_rows(self, ids: np.ndarray) -> np.ndarray:
         """Return the row of ``edge_data`` of each edge id."""
         if not self.listed_once:

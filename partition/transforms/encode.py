@@ -9,6 +9,7 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError, check_type, whole_number
 from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.system.user_files import check_fits_memory
 
 from .encodings import Encoding, edge_bytes, parse_encodings, row_bytes
@@ -135,11 +136,19 @@ def add_encodings(graph: Graph, encodings: Sequence[Encoding], *, seed: int, pro
 def _tokens(encoding: Encoding, graph: Graph, seed: int, records: dict) -> dict[str, np.ndarray]:
     """The tokens of each node type, under the names of node data; ``records`` gets what the manifest says of them."""
     assert graph.schema is not None and encoding.width is not None
-    found, tokens = hop_tokens(graph, encoding.size, encoding.width, seed), token_counts(graph.schema, encoding.size)
-    columns = encoding.width * sum(tokens.values())
-    sizes = {"columns": columns, "hops": encoding.size, "width": encoding.width}
-    records["hops"] = {**sizes, "seed": seed, "tokens": tokens}
+    records["hops"] = record_of_hops(encoding, graph.schema, 0, seed)
+    found = hop_tokens(graph, encoding.size, encoding.width, seed)
     return {f"{name}/hops": rows for name, rows in found.items()}
+
+
+def record_of_hops(encoding: Encoding, schema: Schema | None, columns: int, seed: int) -> dict:
+    """What the manifest says of ``hops``; ``columns`` are those of a graph of one type."""
+    sizes = {"hops": encoding.size, "width": encoding.width, "seed": seed}
+    if schema is None:
+        return {"columns": columns, **sizes}
+    assert encoding.width is not None
+    tokens = token_counts(schema, encoding.size)
+    return {"columns": encoding.width * sum(tokens.values()), **sizes, "tokens": tokens}
 
 
 def _compute(encoding: Encoding, graph: Graph, adjacency, seed: int) -> tuple[np.ndarray, dict]:
@@ -157,6 +166,6 @@ def _compute(encoding: Encoding, graph: Graph, adjacency, seed: int) -> tuple[np
         case "hops":
             feat = graph.node_data["feat"]
             values = hop_encoding(adjacency, feat, encoding.size, encoding.width, seed)
-            return values, {"hops": encoding.size, "width": encoding.width, "seed": seed}
+            return values, record_of_hops(encoding, None, values.shape[1], seed)
     degrees = np.stack([graph.in_degrees(), np.bincount(graph.indices, minlength=graph.num_nodes)], axis=1)
     return np.log1p(degrees).astype(np.float32), {}

@@ -57,7 +57,9 @@ def hop_tokens(graph: Graph, hops: int, width: int, seed: int) -> dict[str, np.n
     tokens = {name: np.zeros((nodes, counts[name], width), np.float32) for name, nodes in schema.nodes.items()}
     for name, stream in zip(schema.nodes, streams.spawn(len(schema.nodes))):
         feat = graph.node_data.get(f"{name}/feat")
-        _fill_first(tokens[name][:, 0], feat, np.random.default_rng(stream), f"{graph.name}: {name}")
+        firsts = first_tokens(feat, schema.nodes[name], width, np.random.default_rng(stream), f"{graph.name}: {name}")
+        for rows, chunk in zip(_chunks(schema.nodes[name]), firsts):
+            tokens[name][rows, 0] = chunk
     latest = {name: range(1) for name in schema.nodes}  # places of the tokens of the hop before
     for _ in range(hops):
         following = {name: places.stop for name, places in latest.items()}
@@ -72,15 +74,16 @@ def hop_tokens(graph: Graph, hops: int, width: int, seed: int) -> dict[str, np.n
     return {name: each.reshape(len(each), counts[name] * width) for name, each in tokens.items()}
 
 
-def _fill_first(state: np.ndarray, feat: np.ndarray | None, rng: np.random.Generator, what: str) -> None:
-    """Write the first tokens, (nodes, width)."""
-    width = state.shape[1]
+def first_tokens(
+    feat: np.ndarray | None, nodes: int, width: int, rng: np.random.Generator, what: str
+) -> Iterator[np.ndarray]:
+    """Yield the first tokens of the nodes of a type, float32 (n, width), some nodes at a time; ``what`` names the type."""
     feat = None if feat is None else feat.reshape(len(feat), -1)
     columns = 0 if feat is None else feat.shape[1]
     projection = _random_matrix(rng, columns, width) if columns > width else None
-    for rows in _chunks(len(state)):
+    for rows in _chunks(nodes):
         if feat is None or not columns:
-            state[rows] = _random_matrix(rng, rows.stop - rows.start, width)
+            yield _random_matrix(rng, rows.stop - rows.start, width)
             continue
         with np.errstate(over="ignore", invalid="ignore"):
             chunk = _of_length_one(feat[rows].astype(np.float32))
@@ -89,20 +92,25 @@ def _fill_first(state: np.ndarray, feat: np.ndarray | None, rng: np.random.Gener
                 f"{what}/feat holds numbers beyond the range of float32 (3.4e38); scale the features, or leave hops out of encode "
                 "(--encode)"
             )
-        state[rows, : min(width, columns)] = chunk if projection is None else chunk @ projection
         release_pages(feat)
+        yield np.pad(chunk, ((0, 0), (0, width - columns))) if projection is None else chunk @ projection
 
 
 def _means(graph: Graph) -> dict[Relation, scipy.sparse.csr_array]:
     """The matrix of each relation that takes means over in-edges, float32 (destinations, sources)."""
-    found = {}
-    for relation, edges in relations_of(graph).items():
-        assert graph.schema is not None
-        shape = graph.schema.nodes[relation.destination], graph.schema.nodes[relation.source]
-        matrix = scipy.sparse.csr_array((np.ones(len(edges.src), np.float32), (edges.dst, edges.src)), shape)
-        matrix.data /= np.repeat(matrix.sum(axis=1), np.diff(matrix.indptr))
-        found[relation] = matrix
-    return found
+    assert graph.schema is not None
+    nodes = graph.schema.nodes
+    return {
+        relation: mean_matrix(edges.src, edges.dst, (nodes[relation.destination], nodes[relation.source]))
+        for relation, edges in relations_of(graph).items()
+    }
+
+
+def mean_matrix(src: np.ndarray, dst: np.ndarray, shape: tuple[int, int]) -> scipy.sparse.csr_array:
+    """The matrix, float32 (destinations, sources), that takes means over in-edges, parallel ones as often as they are there."""
+    matrix = scipy.sparse.csr_array((np.ones(len(src), np.float32), (dst, src)), shape)
+    matrix.data /= np.repeat(matrix.sum(axis=1), np.diff(matrix.indptr))
+    return matrix
 
 
 def _random_matrix(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:

@@ -202,32 +202,36 @@ def hop_encoding(adjacency: scipy.sparse.csr_array, feat: np.ndarray, hops: int,
     Where ``feat`` has more than ``width`` columns, it is multiplied first by a random matrix that preserves inner
     products on average (normally distributed, of variance 1 / width).
     """
-    rows = starting_rows(feat, width, seed)
+    rows = np.concatenate([*starting_rows(feat, width, seed)])
     matrix, columns = normalised(adjacency, np.float32), rows.shape[1]
     result = np.empty((len(rows), hops * columns), np.float32)
     for hop in range(hops):
         rows = matrix @ rows
-        if not np.isfinite(rows).all():
-            raise InputError(
-                "hops: feat holds numbers beyond the range of float32 (3.4e38); scale the features, or leave hops out of encode "
-                "(--encode)"
-            )
+        check_finite(rows)
         result[:, hop * columns : (hop + 1) * columns] = rows
     return result
 
 
-def starting_rows(feat: np.ndarray, width: int | None, seed: int) -> np.ndarray:
-    """The features that are propagated, float32, (N, F) or (N, width)."""
+def check_finite(rows: np.ndarray) -> None:
+    """Raise :class:`InputError` where features have left the range of float32."""
+    if not np.isfinite(rows).all():
+        raise InputError(
+            "hops: feat holds numbers beyond the range of float32 (3.4e38); scale the features, or leave hops out of encode "
+            "(--encode)"
+        )
+
+
+def starting_rows(feat: np.ndarray, width: int | None, seed: int) -> Iterator[np.ndarray]:
+    """Yield the features that are propagated, float32, (n, F) or (n, width), some nodes at a time."""
     feat = feat.reshape(len(feat), -1)
     columns = feat.shape[1]
     projection = None
     if width is not None and columns > width:
         values = np.random.default_rng(seed).standard_normal((columns, width))
-        projection, columns = (values / np.sqrt(width)).astype(np.float32), width
-    rows = np.empty((len(feat), columns), np.float32)
+        projection = (values / np.sqrt(width)).astype(np.float32)
     for start in range(0, len(feat), _CHUNK_ROWS):
         with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
             chunk = feat[start : start + _CHUNK_ROWS].astype(np.float32)
-            rows[start : start + _CHUNK_ROWS] = chunk if projection is None else chunk @ projection
+            chunk = chunk if projection is None else chunk @ projection
         release_pages(feat)
-    return rows
+        yield chunk

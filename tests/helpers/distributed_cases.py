@@ -5,7 +5,13 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from dgl_gt.partition.cuts.clusters import order_in_parts
+from dgl_gt.partition.cuts.permutation import slice_pointers
+from dgl_gt.partition.cuts.vertex_cut import VertexCut
 from dgl_gt.partition.distributed.stages import InProcess
+from dgl_gt.partition.graph import symmetrised
+from dgl_gt.partition.shards.layout import Layout
+from dgl_gt.partition.shards.write import write_shards
 
 
 def files_of(folder) -> dict[str, bytes]:
@@ -20,6 +26,20 @@ def owner_of(folder, manifest) -> np.ndarray:
         ids = load_file(Path(folder) / f"part{part}" / "structure.safetensors")["node_ids"]
         owner[ids[: counts["owned"]]] = part
     return owner
+
+
+def written_by_one_process(graph, manifest, many, out):
+    """The manifest of the shards that one process writes for the edges and masters of others."""
+    of_id = np.full(graph.num_edges, -1, np.int32)
+    for part in range(manifest["parts"]):
+        of_id[load_file(many / f"part{part}" / "structure.safetensors")["edge_ids"]] = part
+    assert (of_id >= 0).all()
+    master = owner_of(many, manifest)
+    order = order_in_parts(symmetrised(graph), master, seed=manifest["seed"]).astype(graph.indices.dtype)
+    ptr = slice_pointers(master, manifest["parts"])
+    cut = VertexCut(order, ptr, of_id[graph.edge_ids], np.array(manifest["shares"]))
+    out.mkdir()
+    return write_shards(Layout(graph, cut), out, seed=manifest["seed"], isolated_nodes=manifest["isolated_nodes"])
 
 
 def save_graph(path, seed=0, nodes=200, edges=900, *, directed=True, isolated=20, hub=True, data=True):

@@ -60,6 +60,14 @@ def test_a_worker_that_is_killed_costs_a_task(tmp_path, path, expected, seed):
     assert files_of(tmp_path / "out") == expected
 
 
+def test_a_worker_that_dies_while_it_is_asked(tmp_path, engine, path, expected, monkeypatch):
+    from distributed.comm import CommClosedError
+
+    monkeypatch.setattr(engine.client, "run", lambda *given, **more: {"tcp://127.0.0.1:1": CommClosedError("closed")})
+    partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY)
+    assert files_of(tmp_path / "out") == expected
+
+
 def test_an_error_of_the_input_comes_back_from_a_worker(tmp_path, engine, path, expected, everything_mapped):
     changed = []
 

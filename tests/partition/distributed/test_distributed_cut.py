@@ -14,6 +14,7 @@ from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.balance import make_balance
 from dgl_gt.partition.cuts.permutation import count_assignment, in_edges
 from dgl_gt.partition.distributed.cut import _move, rounds
+from dgl_gt.partition.distributed.files import Folder
 from dgl_gt.partition.distributed.job import Sizes
 from dgl_gt.partition.distributed.stages import InProcess
 
@@ -142,6 +143,21 @@ def test_a_run_goes_on_after_any_task(tmp_path):
 
 
 @pytest.mark.usefixtures("small_tasks")
+def test_a_task_that_has_ended_does_not_run_again(tmp_path, monkeypatch):
+    class Twice(InProcess):
+        def run(self, stage, task, items):
+            return (max(task(item), task(item)) for item in items)
+
+    saved, save = [], Folder.save
+    monkeypatch.setattr(Folder, "save", lambda self, name, arrays: saved.append(name) or save(self, name, arrays))
+    path = save_graph(tmp_path / "graph.npz")
+    for name, engine in (("once", InProcess()), ("twice", Twice())):
+        partition(path, 4, tmp_path / name, engine=engine)
+    assert len(saved) == 2 * len(set(saved))
+    assert files_of(tmp_path / "once") == files_of(tmp_path / "twice")
+
+
+@pytest.mark.usefixtures("small_tasks")
 def test_without_resume_a_run_starts_again(tmp_path):
     path, whole = save_graph(tmp_path / "graph.npz"), Counting()
     with pytest.raises(KeyboardInterrupt):
@@ -189,7 +205,7 @@ def test_a_source_that_changes_between_stages(tmp_path, what):
 @pytest.mark.parametrize(
     "option",
     [
-        *({"cut": "auto"}, {"halo_depth": 2}, {"self_loops": True, "reverse_kind": True}),
+        *({"cut": "auto"}, {"cut_weights": "weight"}, {"self_loops": True, "reverse_kind": True}),
         *({"encode": "degree,laplacian=2"}, {"max_imbalance": 1.1}, {"memory": 1 << 30}, {"link_split": "0.8,0.1,0.1"}),
     ],
 )
@@ -226,7 +242,10 @@ def test_groups_that_search_at_the_same_time_save_what_each_saves(seed):
     graph, draw = random_graph(seed), np.random.default_rng(seed)
     count, before = graph.num_nodes, draw.integers(0, 5, graph.num_nodes).astype(np.int32)
     job = SimpleNamespace(
-        num_nodes=count, num_edges=graph.num_edges, node_type=np.int32, weights=lambda degrees: degrees * 0 + 1
+        num_nodes=count,
+        num_edges=graph.num_edges,
+        node_type=np.int32,
+        loads=lambda nodes, _: np.ones((len(nodes), 1), int),
     )
 
     def halo(owner):

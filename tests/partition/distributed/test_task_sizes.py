@@ -164,4 +164,4 @@ def test_a_part_reads_what_others_want_of_it_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Folder, "load", watching)
     partition(save_graph(tmp_path / "graph.npz"), 5, tmp_path / "out", engine=InProcess())
-    assert read.count(("rows/0", "ring")) == 1  # for the manifest
+    assert read.count(("rows/0", "ring0")) == 1  # for the manifest

@@ -214,7 +214,7 @@ def test_projected_hops(awkward_graph):
     graph = awkward_graph(1)
     values, record = encoded(graph, "hops=2x3", seed=5)
     assert record == {"columns": 6, "hops": 2, "width": 3, "seed": 5}
-    rows = starting_rows(graph.node_data["feat"], 3, 5)
+    (rows,) = starting_rows(graph.node_data["feat"], 3, 5)
     matrix = oracle.normalised(oracle.simple(graph))
     np.testing.assert_allclose(values, np.concatenate([matrix @ rows, matrix @ matrix @ rows], axis=1), atol=1e-5)
     projection = np.linalg.lstsq(graph.node_data["feat"], rows)[0]
@@ -225,7 +225,7 @@ def test_projected_hops(awkward_graph):
 
 def test_a_projection_keeps_lengths():
     feat = np.random.default_rng(0).standard_normal((50, 400)).astype(np.float16)
-    rows = starting_rows(feat, 200, 0)
+    (rows,) = starting_rows(feat, 200, 0)
     ratio = np.linalg.norm(rows, axis=1) / np.linalg.norm(feat.astype(np.float32), axis=1)
     assert rows.shape == (50, 200) and abs(ratio.mean() - 1) < 0.05
 
