@@ -5,8 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
 from itertools import pairwise
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -22,14 +24,17 @@ from .shard import Shard
 
 
 class SpilledRows:
-    """Rows in a file that has no name: it goes with this object, or when the process ends in whatever way."""
+    """Rows in a file that has no name: it goes with this object, or when the process ends in whatever way.
 
-    def __init__(self, directory: str, shape: tuple[int, ...], dtype: torch.dtype):
+    Without a directory they are in memory, for made-up parts.
+    """
+
+    __slots__ = "__weakref__", "_map", "rows"  # no __dict__, in which plan.watch would look for tensors in memory
+
+    def __init__(self, directory: str | None, shape: tuple[int, ...], dtype: torch.dtype):
         size = max(1, torch.Size(shape).numel() * dtype.itemsize)
         try:
-            with tempfile.TemporaryFile(dir=directory) as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process in a write
-                self._map = mmap.mmap(file.fileno(), size)
+            self._map = _mapped(directory, size)
         except OSError as error:
             raise InputError(
                 f"spill is {directory}, where {format_bytes(size)} cannot be stored ({error.strerror}); choose a directory on a disk with "
@@ -43,6 +48,14 @@ class SpilledRows:
     def release(self) -> None:
         """Let the system take the memory of the rows; the file keeps them."""
         self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapped(directory: str | None, size: int) -> mmap.mmap:
+    if directory is None:
+        return mmap.mmap(-1, size)
+    with tempfile.TemporaryFile(dir=directory) as file:
+        os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process in a write
+        return mmap.mmap(file.fileno(), size)
 
 
 class Piece(Local):
@@ -76,21 +89,53 @@ def _sums_over_nodes() -> InputError:
 class Stream:
     """The pieces of one rank's part of an edge cut, between ``ends``, and how they get rows of others.
 
+    Rows of files are in memory only while they are copied.
+
     Attributes
     ----------
     rows : list of slice
         The owned rows of each piece.
     edges : list of slice
         Its edges.
+    directory : str, optional
+        Where the files are.
+    spaces : WeakSet of SpilledRows
+        All files that there are.
+    read_bytes, written_bytes : int
+        Bytes of rows that were copied from files, and to them, so far.
+    file_bytes : int
+        The most that the files had at once (bytes).
+    listener : callable, optional
+        Called as that of a transport, see :class:`dgl_gt.plan.trace.Event`.
     """
 
-    def __init__(self, shard: Shard, comm: Comm, ends: list[int], directory: str):
-        self._shard, self._comm, self._directory = shard, comm, directory
+    read_bytes = written_bytes = file_bytes = 0
+    listener: Callable | None = None
+
+    def __init__(self, shard: Shard, comm: Comm, ends: list[int], directory: str | None):
+        self._shard, self._comm, self.directory = shard, comm, directory
         self.rows = [slice(begin, end) for begin, end in pairwise(ends)]
         self.edges = [slice(int(shard.indptr[each.start]), int(shard.indptr[each.stop])) for each in self.rows]
         self._others: dict[int, Tensor] = {}
         self._pieces: dict[int, Piece] = {}
         self._free: list[SpilledRows] = []
+        self.spaces: WeakSet[SpilledRows] = WeakSet()
+
+    @contextmanager
+    def running(self):
+        """Inside the block, a piece runs; what is made in it depends on the counts of that piece."""
+        self._tell("piece")
+        yield
+        self._tell("piece_end")
+
+    def _tell(self, kind: str, *sizes: int) -> None:
+        if self.listener:
+            self.listener(kind, (), *sizes)
+
+    def _count(self, read_bytes: int = 0, written_bytes: int = 0) -> None:
+        self.read_bytes += read_bytes
+        self.written_bytes += written_bytes
+        self._tell("file", read_bytes, written_bytes)
 
     def checked(self, rows: Tensor, of_edges: Iterable[Tensor | None]) -> Tensor:
         """Return rows of owned nodes, which need a gradient if they do on any rank; ``ValueError`` if tensors do not fit."""
@@ -122,7 +167,11 @@ class Stream:
         """Return space for rows of owned and halo nodes, which may hold anything."""
         shape = self._shard.num_held, width
         self._free = [each for each in self._free if each.rows.shape == shape and each.rows.dtype == dtype]
-        return self._free.pop() if self._free else SpilledRows(self._directory, shape, dtype)
+        if self._free:
+            return self._free.pop()
+        self.spaces.add(space := SpilledRows(self.directory, shape, dtype))
+        self.file_bytes = max(self.file_bytes, sum(each.rows.nbytes for each in self.spaces))
+        return space
 
     def give_back(self, space: SpilledRows) -> None:
         """Take space back for later rows."""
@@ -134,19 +183,54 @@ class Stream:
         if self._comm.world_size > 1:
             plan = self._shard.send_plan()
             sent = space.rows[plan.send_rows]
-            space.rows[owned:] = self._comm.start(sent, plan.send_counts, plan.recv_counts).wait()
+            space.release()
+            arrived = self._comm.start(sent, plan.send_counts, plan.recv_counts).wait()
+            space.rows[owned:] = arrived
+            space.release()
+            self._count(sent.nbytes, arrived.nbytes)
 
     def send_home(self, space: SpilledRows) -> None:
         """Add gradients of the halo to those of their owners' rows; a collective."""
         owned = self._shard.num_owned
         if self._comm.world_size > 1:
             plan = self._shard.send_plan()
-            arrived = self._comm.start(space.rows[owned:], plan.recv_counts, plan.send_counts).wait()
+            copies = space.rows[owned:]
+            arrived = self._comm.start(copies, plan.recv_counts, plan.send_counts).wait()
             space.rows[:owned].index_add_(0, plan.send_rows, arrived)
+            space.release()
+            self._count(copies.nbytes + arrived.nbytes, arrived.nbytes)
+
+    def read(self, space: SpilledRows, number: int) -> Tensor:
+        """Return the rows of a piece, (rows, C)."""
+        rows = space.rows[self.rows[number]].clone()
+        space.release()
+        self._count(rows.nbytes)
+        return rows
 
     def sources(self, space: SpilledRows, number: int) -> Tensor:
         """Return the rows of a piece's sources, (N_src, C)."""
-        return torch.cat([space.rows[self.rows[number]], space.rows[self._others[number]]])
+        self.piece(number)  # which finds them
+        own, others = self.rows[number], self._others[number]
+        count = own.stop - own.start
+        rows = space.rows.new_empty(count + len(others), space.rows.shape[1])
+        rows[:count] = space.rows[own]
+        torch.index_select(space.rows, 0, others, out=rows[count:])
+        space.release()
+        self._count(rows.nbytes)
+        return rows
+
+    def write(self, space: SpilledRows, number: int, rows: Tensor) -> None:
+        """Write the rows of a piece."""
+        space.rows[self.rows[number]] = rows
+        space.release()
+        self._count(0, rows.nbytes)
+
+    def clear(self, space: SpilledRows) -> None:
+        """Set all rows to zero."""
+        for rows in (*self.rows, slice(self._shard.num_owned, None)):
+            space.rows[rows].zero_()
+            space.release()
+        self._count(0, space.rows.nbytes)
 
     def add(self, space: SpilledRows, number: int, gradient: Tensor) -> None:
         """Add gradients of a piece's sources."""
@@ -154,6 +238,8 @@ class Stream:
         count = rows.stop - rows.start
         space.rows[rows] += gradient[:count]
         space.rows.index_add_(0, self._others[number], gradient[count:])
+        space.release()
+        self._count(gradient.nbytes, gradient.nbytes)
 
 
 def make_stream(shard: Shard, comm: Comm, rules: StrategyRules, ends: list[int], directory: str) -> Stream:

@@ -74,6 +74,7 @@ class _Pass:
         self.of_edges = [*{id(x): x for each in self._given for x in each.values() if x is not None}.values()]
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         self._inputs: list[SpilledRows] = []  # the rows that each layer reads, and those after the last
+        self._reached: set[int] = set()  # the sums that got a gradient, by their id
         self.is_differentiated = torch.is_grad_enabled()  # which an autograd.Function turns off
         self._modes = [(each, each.training) for each in model.modules()]
         self._versions = self._versions_now()
@@ -92,13 +93,22 @@ class _Pass:
             stream.fetch(before)
             after = self._filled(partial(self._layer, index), partial(stream.sources, before))
             self._done(before, keeps)
-        with self._autocast():
-            out = [self._decode(number, after.rows[rows], []) for number, rows in enumerate(stream.rows)]
+        out: list[Tensor] = []
+        self._each(lambda number: out.append(self._run(self._decode, number, stream.read(after, number))))
         self._done(after, keeps)
         return torch.cat(out)
 
+    def _each(self, work: Callable[[int], None]) -> None:
+        """Call a function with the number of each piece; what it makes is gone before the next one runs."""
+        for number in range(len(self._stream.rows)):
+            with self._stream.running():
+                work(number)
+
+    def _run(self, run: _Run, number: int, rows: Tensor) -> Tensor:
+        with self._autocast():
+            return run(number, rows, self._edges_of(number))
+
     def _done(self, space: SpilledRows, keeps: bool) -> None:
-        space.release()
         if keeps:
             self._inputs.append(space)
         else:
@@ -106,15 +116,16 @@ class _Pass:
 
     def _filled(self, run: _Run, rows_of: Callable[[int], Tensor]) -> SpilledRows:
         """Space with the rows that all pieces give."""
-        space = None
-        for number, rows in enumerate(self._stream.rows):
-            with self._autocast():
-                found = run(number, rows_of(number), self._edges_of(number))
-            space = space or self._stream.take(found.shape[1], found.dtype)
-            space.rows[rows] = found
-            space.release()
-        assert space is not None
-        return space
+        spaces: list[SpilledRows] = []
+
+        def fill(number: int) -> None:
+            found = self._run(run, number, rows_of(number))
+            if not spaces:
+                spaces.append(self._stream.take(found.shape[1], found.dtype))
+            self._stream.write(spaces[0], number, found)
+
+        self._each(fill)
+        return spaces[0]
 
     def backward(self, feat: Tensor, feat_needs_gradient: bool, grad_out: Tensor) -> list[Tensor | None]:
         """Return the gradients of ``feat``, of ``of_edges`` and of the parameters."""
@@ -136,29 +147,51 @@ class _Pass:
     def _backward(self, feat: Tensor, feat_needs_gradient: bool, grad_out: Tensor) -> list[Tensor | None]:
         stream, sums = self._stream, [torch.zeros_like(x) for x in (*self.of_edges, *self.parameters)]
         space = self._inputs.pop()
-        gradient = stream.take(space.rows.shape[1], space.rows.dtype)
-        for number, rows in enumerate(stream.rows):
-            gradient.rows[rows] = self._again(self._decode, number, space.rows[rows].clone(), grad_out[rows], sums)
-        self._stream.give_back(space)
+        gradient = self._back_through_output(space, grad_out, sums)
+        stream.give_back(space)
         for index in reversed(range(len(self._model.layers))):
             space, after = self._inputs.pop(), gradient
-            gradient = stream.take(space.rows.shape[1], space.rows.dtype)
-            gradient.rows.zero_()
-            for number, rows in enumerate(stream.rows):
-                h, upstream = stream.sources(space, number), after.rows[rows]
-                stream.add(gradient, number, self._again(partial(self._layer, index), number, h, upstream, sums))
-                for each in (space, after, gradient):
-                    each.release()
-            stream.send_home(gradient)
+            gradient = self._back_through_layer(index, space, after, sums)
             stream.give_back(space)
             stream.give_back(after)
         of_feat = torch.zeros_like(feat) if feat_needs_gradient else None
-        for number, rows in enumerate(stream.rows):
-            found = self._again(self._encode, number, feat[rows], gradient.rows[rows], sums, feat_needs_gradient)
+
+        def back(number: int) -> None:
+            rows, upstream = stream.rows[number], stream.read(gradient, number)
+            found = self._again(self._encode, number, feat[rows], upstream, sums, feat_needs_gradient)
             if of_feat is not None:
                 of_feat[rows] = found
+
+        self._each(back)
         stream.give_back(gradient)
-        return [of_feat, *sums]
+        return [of_feat, *(total if id(total) in self._reached else None for total in sums)]
+
+    def _back_through_output(self, space: SpilledRows, grad_out: Tensor, sums: list[Tensor]) -> SpilledRows:
+        stream = self._stream
+        gradient = stream.take(space.rows.shape[1], space.rows.dtype)
+
+        def back(number: int) -> None:
+            upstream = grad_out[stream.rows[number]]
+            stream.write(
+                gradient, number, self._again(self._decode, number, stream.read(space, number), upstream, sums)
+            )
+
+        self._each(back)
+        return gradient
+
+    def _back_through_layer(self, index: int, space: SpilledRows, after: SpilledRows, sums: list) -> SpilledRows:
+        """The gradients of the rows that a layer reads, from those and the gradients of the rows after it."""
+        stream = self._stream
+        gradient = stream.take(space.rows.shape[1], space.rows.dtype)
+        stream.clear(gradient)
+
+        def back(number: int) -> None:
+            h, upstream = stream.sources(space, number), stream.read(after, number)
+            stream.add(gradient, number, self._again(partial(self._layer, index), number, h, upstream, sums))
+
+        self._each(back)
+        stream.send_home(gradient)
+        return gradient
 
     def _again(self, run: _Run, number: int, h: Tensor, upstream: Tensor, sums: list[Tensor], reaches=True) -> Tensor:
         """Compute a piece again; add the gradients of parameters and edges to ``sums``, and return that of its rows."""
@@ -168,16 +201,15 @@ class _Pass:
             out = run(number, h, edges)
         if not out.requires_grad:  # no weight is trained before the first layer
             return torch.zeros_like(h)
-        targets = [each[self._stream.edges[number]] for each in sums[: len(edges)]] + sums[len(edges) :]
-        pairs = [(x, total) for x, total in zip((*edges, *self.parameters), targets) if x.requires_grad]
-        if reaches:
-            of_rows = torch.zeros_like(h)
-            pairs.append((h, of_rows))
-        found = torch.autograd.grad(out, [x for x, _ in pairs], upstream, allow_unused=True)
-        for (_, total), gradient in zip(pairs, found, strict=True):
+        pairs = [(x, total) for x, total in zip((*edges, *self.parameters), sums, strict=True) if x.requires_grad]
+        wanted = [x for x, _ in pairs] + [h] * reaches
+        found = torch.autograd.grad(out, wanted, upstream, allow_unused=True)
+        for (x, total), gradient in zip(pairs, found):
             if gradient is not None:
-                total += gradient
-        return of_rows if reaches else h
+                self._reached.add(id(total))
+                is_of_edges = any(x is each for each in edges)
+                (total[self._stream.edges[number]] if is_of_edges else total).add_(gradient)
+        return h if not reaches else torch.zeros_like(h) if found[-1] is None else found[-1]
 
     def _edges_of(self, number: int) -> list[Tensor]:
         return [each[self._stream.edges[number]] for each in self.of_edges]
