@@ -8,7 +8,7 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError, check_flags
-from dgl_gt.partition.figures.strategies import StrategyRules, strategy_for
+from dgl_gt.partition.figures.strategies import HALO, StrategyRules, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.files import verify
 from dgl_gt.partition.shards.manifest import read_manifest
@@ -147,7 +147,9 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
     settings = {"strategy": rules.name, "depth": depth, "overlap": overlap, "check_parameters": checks}
     comm.check_agreement(settings | {"spill": spill is not None})
     shard = complete(shard.to(device), comm, rules.in_rank_order)
-    sg = ShardedGraph(shard, comm, rules, lambda on: make_view(rules, on, comm, overlap))
+    # A rank alone that runs piece by piece does not need the edges of all pieces in one structure, which Local makes.
+    of_view = HALO if rules.on_one_part and spill is not None else rules
+    sg = ShardedGraph(shard, comm, rules, lambda on: make_view(of_view, on, comm, overlap))
     if shard.schema is not None:
         sg.view.in_degrees_by_relation()  # in a vertex cut they are exchanged once
     if spill is not None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.figures import bounds_of_ranks
 from dgl_gt.partition.shards.files import ShardReader, verify
 
 from .shard import Reader
@@ -182,6 +183,4 @@ def merged_parts(directory, manifest: dict, ranks: int) -> MergedParts:
     """The parts of an edge cut as one part for each rank; see :func:`check_joined`."""
     check_joined(directory, manifest, ranks)
     verify(directory, manifest)
-    return MergedParts(
-        ShardReader(directory, manifest, "pt"), [manifest["parts"] * rank // ranks for rank in range(ranks + 1)]
-    )
+    return MergedParts(ShardReader(directory, manifest, "pt"), bounds_of_ranks(manifest["parts"], ranks))

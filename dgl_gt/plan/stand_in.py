@@ -17,6 +17,7 @@ from dgl_gt.comm.transport import Transport
 from dgl_gt.exchange.load import make_view
 from dgl_gt.exchange.shard import make_shard
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.exchange.streamed import Stream
 from dgl_gt.partition.cuts.edge_cut import EdgeCut
 from dgl_gt.partition.cuts.permutation import Permutation
 from dgl_gt.partition.cuts.vertex_cut import VertexCut
@@ -131,15 +132,23 @@ class _LaidOut:
         }
 
 
-def stand_in(layout: Layout, strategy: StrategyRules, depth: int, overlap: bool = True) -> ShardedGraph:
-    """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it."""
-    parts = layout.figures.parts
+def stand_in(
+    layout: Layout, strategy: StrategyRules, depth: int, overlap: bool = True, pieces_on: int | None = None
+) -> ShardedGraph:
+    """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it.
+
+    With ``pieces_on``, it is the only piece of a rank, of so many. A rank alone also has rows of other pieces, here the halo.
+    """
+    parts = pieces_on or layout.figures.parts
     shard = make_shard(_LaidOut(layout), 0, depth)
     ranks = Comm(check_parameters=False, transport=StandInRanks(parts, strategy))
     order = shard.node_ids[: shard.num_held].clone() if strategy.in_rank_order else None
     degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
     shard = replace(shard, degrees=degrees, rank_order=order)
-    return ShardedGraph(shard, ranks, strategy, lambda on: make_view(strategy, on, ranks, overlap))
+    sg = ShardedGraph(shard, ranks, strategy, lambda on: make_view(strategy, on, ranks, overlap))
+    if pieces_on:
+        sg.stream = Stream(shard, ranks, [0, shard.num_owned], None)
+    return sg
 
 
 def make_layout(

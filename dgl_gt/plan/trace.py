@@ -27,12 +27,13 @@ _PER_COUNT = {
     "typed_edges": "edges",
 }  # names of counts in PerCount
 _DIGITS = 6  # of linear costs
-COMPUTE = ("product", "rows", "edges")  # in the order of TERMS
+COMPUTE = ("product", "rows", "edges", "file")
+_COMPUTE_TERMS = ("products_s", "rows_s", "attention_s", "files_s")
 # Operations of torch that read and write memory in order and hardly compute. Copies and joins are not among them: they
 # often rearrange numbers, as ``heads`` does.
 _SIMPLE = {"add", "sub", "mul", "div", "sum", "zero", "zeros", "new_zeros", "zeros_like", "fill", "where", "relu"}
 _SIMPLE |= {"index", "index_add", "index_put", "index_select", "gather", "scatter", "scatter_add", "threshold_backward"}
-TERMS = ("products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s")
+TERMS = ("products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s", "files_s")
 
 
 class Event(NamedTuple):
@@ -47,6 +48,8 @@ class Event(NamedTuple):
     ``sum``, a sum over ranks, and ``begin_sum``, one that runs at the same time as all else: the summed tensor (bytes), or
     that of a sum that moves as many bytes. ``wait`` and ``wait_sum``, where a result is needed, have none.
     ``memory``, a tensor that is made, or freed: its storage, below 0 if freed (bytes).
+    ``piece`` and ``piece_end``, around the run of a piece in a step part by part, have none. ``file``, rows that are copied
+    from and to files: bytes that are read, and bytes that are written.
     """
 
     kind: str
@@ -68,6 +71,14 @@ class Trace:
     def placed_events(self) -> list[tuple[Event, int]]:
         """The events, and where the first size of each is among the sizes."""
         return list(zip(self.events, np.searchsorted(self.event_of, np.arange(len(self.events))).tolist()))
+
+    def runs(self, figures: Figures, start: int) -> np.ndarray | int:
+        """How often each rank runs the event whose first size is there."""
+        return 1
+
+    def file_bytes(self, figures: Figures) -> np.ndarray:
+        """Bytes of the files with rows that each rank has at once, int64, (P,)."""
+        return np.zeros(figures.parts, np.int64)
 
     def positions(self, kind: str) -> np.ndarray:
         """Where the first size of each event of a kind is among the sizes."""
@@ -122,7 +133,7 @@ class TracedTime:
     """Predicted seconds of a training step, by what they are spent on, on the rank that is slowest at each time.
 
     ``hidden_s`` is how much of the exchanges goes by while ranks compute, and ``gradients_s`` is spent in sums over
-    ranks, without what goes by while they compute. ``layers`` has the same terms of each layer of the model, see
+    ranks, without what goes by while they compute. ``files_s`` is spent on files of a step part by part. ``layers`` has the same terms of each layer of the model, see
     :class:`dgl_gt.plan.watch.LayerTracker`.
     """
 
@@ -132,6 +143,7 @@ class TracedTime:
     exchange_s: float = 0.0
     hidden_s: float = 0.0
     gradients_s: float = 0.0
+    files_s: float = 0.0
     layers: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def add(self, layer: str, **seconds: float) -> None:
@@ -142,13 +154,13 @@ class TracedTime:
             of_layer[term] += value
 
     def add_computed(self, spent: dict[str, np.ndarray]) -> float:
-        """Add what the slowest rank spends, by layer, on products, rows and edges, (3, P); return the sum (s)."""
+        """Add what the slowest rank spends, by layer, on products, rows, edges and files, (4, P); return the sum (s)."""
         if not spent:
             return 0.0
         by_rank = sum(of_layer.sum(axis=0) for of_layer in spent.values())
         slowest = int(by_rank.argmax())
         for layer, of_layer in spent.items():
-            self.add(layer, **dict(zip(TERMS, of_layer[:, slowest].tolist())))
+            self.add(layer, **dict(zip(_COMPUTE_TERMS, of_layer[:, slowest].tolist())))
         return float(by_rank[slowest])
 
     @property
@@ -159,18 +171,24 @@ class TracedTime:
     @property
     def total_s(self) -> float:
         """Predicted time of the step (s)."""
-        return self.products_s + self.rows_s + self.attention_s + self.exchange_s - self.hidden_s + self.gradients_s
+        computed_s = self.products_s + self.rows_s + self.attention_s + self.files_s
+        return computed_s + self.exchange_s - self.hidden_s + self.gradients_s
 
 
-def traced_time(trace: Trace, figures: Figures, profile: Profile) -> TracedTime:
-    """Predict the time of one step of a strategy on a cut: between two exchanges, it lasts as long as on its slowest rank."""
-    rates, time, now = _Rates(trace, figures, profile), TracedTime(), 0.0
+def traced_time(
+    trace: Trace, figures: Figures, profile: Profile, free_bytes: np.ndarray | float = np.inf
+) -> TracedTime:
+    """Predict the time of one step of a strategy on a cut: between two exchanges, it lasts as long as on its slowest rank.
+
+    ``free_bytes`` is what each rank's memory leaves the system for its copies of files, (P,) or one number.
+    """
+    rates, time, now = _Rates(trace, figures, profile, free_bytes), TracedTime(), 0.0
     spent: dict[str, np.ndarray] = {}  # since the last exchange or sum
     link_is_free_at = 0.0
     under_way: list[tuple[float, float]] = []  # exchanges that have begun: their seconds, and when they could be done
     sums: list[tuple[float, float]] = []  # the same of sums
     for event, start in trace.placed_events:
-        if event.kind == "memory":
+        if event.kind in ("memory", "piece", "piece_end"):
             continue
         if event.kind in COMPUTE:
             of_layer = spent.setdefault(event.layer, np.zeros((len(COMPUTE), figures.parts)))
@@ -202,20 +220,22 @@ def traced_time(trace: Trace, figures: Figures, profile: Profile) -> TracedTime:
 class _Rates:
     """Seconds of the events of a trace on each rank of a profile."""
 
-    def __init__(self, trace: Trace, figures: Figures, profile: Profile):
+    def __init__(self, trace: Trace, figures: Figures, profile: Profile, free_bytes=np.inf):
         self._trace, self._figures, self._profile, self._ranks = trace, figures, profile, figures.parts
         if figures.near_edges is None:
             raise InputError(
                 "near edges are not counted in these figures; lay out the cut, or read them from its shards"
             )
         self._sizes, self._near = trace.sizes_of(figures), figures.near_edges / np.maximum(figures.edges, 1)
+        self._file_byte_s = profile.disk.byte_seconds(trace.file_bytes(figures) <= free_bytes)
         self._byte_s: dict[tuple, np.ndarray] = {}  # seconds per byte on each rank, by the peers of an exchange
         self.operation_s = np.broadcast_to(profile.operation_s, self._ranks)  # fixed seconds of any operation, (P,)
 
     def seconds(self, event: Event, start: int) -> np.ndarray:
         """Seconds of an operation on each rank, (P,)."""
         rates = self.rates(event, start)
-        return self.operation_s + (rates * np.maximum(self._sizes[:, start : start + len(rates)].T, 0)).sum(axis=0)
+        spent_s = (rates * np.maximum(self._sizes[:, start : start + len(rates)].T, 0)).sum(axis=0)
+        return spent_s if event.kind == "file" else self.operation_s * self._trace.runs(self._figures, start) + spent_s
 
     def sum_seconds(self, start: int) -> float:
         """Seconds of a sum over ranks."""
@@ -230,6 +250,8 @@ class _Rates:
 
     def rates(self, event: Event, start: int) -> np.ndarray:
         """Seconds per unit of the first sizes of an operation on each rank, (1, P), or (2, P) for passes over edges."""
+        if event.kind == "file":
+            return self._file_byte_s
         profile, sizes = self._profile, self._sizes
         if event.kind == "rows":
             name = event.what[0].rpartition("::")[2].partition(".")[0].rstrip("_")  # "add" for "aten::add_.Tensor"
@@ -237,10 +259,12 @@ class _Rates:
             return np.broadcast_to(1 / np.asarray(bytes_per_s), (1, self._ranks))
         if event.kind == "product":
             varies = np.abs(self._trace.sizes[1:, start + 1 : start + 4]).max(axis=0) > 1e-6
-            width = max(1.0, min(sizes[0, start + 1 : start + 4][~varies], default=np.inf))  # 0 in an empty product
+            fixed = self._trace.sizes[self._trace.counts.index(ONE), start + 1 : start + 4][~varies]
+            width = max(1.0, min(fixed, default=np.inf))  # 0 in an empty product
             return 1 / profile.product_flops_per_s(width, self._ranks, event.what[1])[None]
         heads, head_dim, itemsize, passes = event.what
-        columns, sources = heads * head_dim, np.maximum(sizes[:, start + 2], 0)
+        sources = np.maximum(sizes[:, start + 2], 0) / self._trace.runs(self._figures, start)
+        columns = heads * head_dim
         per_edge = profile.edge_seconds(heads, columns, 2 * sources * columns * itemsize, self._near, itemsize)
         per_row = np.broadcast_to(columns * np.asarray(profile.attention.row_column_s), self._ranks)
         return passes / ATTENTION_PASSES * np.stack([per_edge, per_row])

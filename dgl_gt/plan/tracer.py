@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -11,6 +12,7 @@ from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import HALO, LOCAL, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
+    from .streamed_trace import StreamedTrace
     from .trace import Trace
     from .tracing import Exchange
 
@@ -64,6 +66,10 @@ class Tracer:
             raise InputError(f"the step does not use this strategy: it runs as with {HALO}")
         return trace
 
+    def streamed(self, figures: Figures) -> StreamedTrace:
+        """What a step part by part does on a cut whose figures have ``pieces``; ``InputError`` if there is no such step."""
+        return self._trace(figures, HALO, 1, self.activation_checkpoints[0], streams=True)
+
     def of_one_rank(self, figures: Figures):
         """The trace of a rank that holds the whole graph; None if the step does not run on one rank."""
         try:
@@ -80,26 +86,28 @@ class Tracer:
         check_strategy(figures, strategy, 1)
         known, key = self._exchanges.setdefault(figures, {}), (strategy, activation_checkpoint)
         if key not in known:
-            known[key] = self._recorded(policy_exchanges, figures, strategy, activation_checkpoint, figures)
+            variant = self.variant(figures)
+            known[key] = self._recorded(policy_exchanges, strategy, activation_checkpoint, variant, figures)
         return known[key]
 
-    def _trace(self, figures: Figures, strategy: StrategyRules, depth: int, mode: str):
+    def _trace(self, figures: Figures, strategy: StrategyRules, depth: int, mode: str, streams: bool = False):
         """The trace, which all cuts with the same columns of data and the same number of parts share."""
         from .tracing import record_trace  # here, because reading a profile needs no torch
 
-        columns = figures.node_data, figures.edge_data
-        key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in (*columns, self.variant(figures)))
+        columns, variant = (figures.node_data, figures.edge_data), {} if streams else self.variant(figures)
+        key = strategy, depth, figures.parts, mode, streams, *(tuple(each.items()) for each in (*columns, variant))
         if figures.schema is not None:
             key = *key, figures.schema.node_types, figures.schema.relations
         if key not in self._traces:
+            record = partial(record_trace, streams=streams)
             self._traces[key] = self._recorded(
-                record_trace, figures, strategy, mode, depth, figures.parts, *columns, figures.schema
+                record, strategy, mode, variant, depth, figures.parts, *columns, figures.schema
             )
         return self._traces[key]
 
-    def _recorded(self, record: Callable, figures: Figures, strategy: StrategyRules, mode: str, *more):
+    def _recorded(self, record: Callable, strategy: StrategyRules, mode: str, variant: dict, *more):
         """What ``record`` finds out of the step on a cut."""
-        modes, variant = () if self._modes is None else (mode,), self.variant(figures)
+        modes = () if self._modes is None else (mode,)
         try:
             return record(lambda sg: self._make_step(sg, *modes, **variant), strategy, *more)
         except (ValueError, NotImplementedError) as error:  # such as heads that the ranks cannot share

@@ -28,6 +28,7 @@ from dgl_gt.partition.shards.layout import Layout
 from dgl_gt.torch_internals import OperationMode, profiler_range_operations, schema_of, storage_key
 
 from .stand_in import make_layout, stand_in, without_dependent
+from .streamed_trace import StreamedTrace
 from .trace import Event, Trace
 from .watch import LayerTracker, storage_bytes, tensors_in
 
@@ -38,6 +39,7 @@ _MAX_SEEDS = 300
 _NAMES = {"kept": "the tensors that outlive the step", "edges": "a pass over edges", "begin": "an exchange"}
 _NAMES |= {"sum": "a sum over ranks", "begin_sum": "a sum over ranks", "memory": "a tensor"}
 _OVERWRITE = {torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_}  # their first argument is not read
+_WITHOUT_LAYER = "memory", "piece", "piece_end"
 _ATTENTION = "dgl_gt::sparse_attention"  # and the name of its backward pass begins with it
 _COPY = torch.ops.aten.clone.default
 RANGE_BEGIN, RANGE_END = profiler_range_operations()
@@ -52,22 +54,27 @@ def record_trace(
     edge_data: dict,
     schema: Schema | None = None,
     overlap: bool = True,
+    streams: bool = False,
 ) -> Trace:
     """Trace a training step of any model, as :func:`dgl_gt.plan.report_costs` takes it, with one strategy.
 
     The step runs twice on each of a few small parts, with made-up data, and the second run is recorded. What a step
     keeps between its runs, such as the state of an optimiser, is thus there. :class:`InputError` says that sizes do not
-    depend linearly on the counts of a part, or that ``mesh=M`` has one rank per host, or one host.
+    depend linearly on the counts of a part, or that ``mesh=M`` has one rank per host, or one host. With ``streams``,
+    layers run piece by piece, and the trace is a :class:`.StreamedTrace`.
     """
     if same := same_as(strategy, parts):
         raise InputError(f"{strategy} on {parts} ranks is the same as {same}; choose that strategy instead")
+
+    pieces_on = parts if streams else None
+    parts = max(parts, 2) if streams else parts  # a piece reads rows of others, and a rank alone has some, too
 
     def made_up(seed: int, parts: int = parts) -> Layout:
         return make_layout(strategy, depth, parts, seed, node_data, edge_data, schema)
 
     with torch.random.fork_rng(devices=[]), _one_thread():  # the user's generator stays where it is
         few = made_up(0, parts if strategy.shares_heads else min(parts, _FEW_PARTS))  # few ranks may not share them
-        masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap))
+        masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap, pieces_on))
         names = (*(LOCAL if parts == 1 else strategy).counts(depth, schema, edge_data), *masks)
         if schema is not None:
             names = without_dependent(made_up, names)
@@ -75,7 +82,7 @@ def record_trace(
         events: list[Event] = []
         of_layouts = []
         for layout in layouts:
-            sg = stand_in(layout, strategy, depth, overlap)
+            sg = stand_in(layout, strategy, depth, overlap, pieces_on)
             step = make_step(sg)
             with _uncompiled():
                 step()
@@ -83,13 +90,14 @@ def record_trace(
                 step()
             events = events or recorder.events
             _check_same(events, recorder.events)
-            of_layouts.append([size for of_event in recorder.sizes for size in of_event] + [recorder.kept_bytes])
+            of_layouts.append([size for of_event in recorder.sizes for size in of_event] + recorder.kept)
     event_of = np.repeat(np.arange(len(events)), [len(each) for each in recorder.sizes])
     sizes = np.array(of_layouts, float)
     scale = np.maximum(counts.max(axis=0), 1)
     solution = np.linalg.lstsq(counts / scale, sizes, rcond=None)[0] / scale[:, None]
-    _check_linear(counts, solution, sizes, [events[number] for number in event_of] + [Event("kept")])
-    return Trace(names, tuple(events), event_of, solution[:, :-1], solution[:, -1])
+    of_step, kept = np.split(solution, [len(event_of)], axis=1)
+    _check_linear(counts, solution, sizes, [events[number] for number in event_of] + [Event("kept")] * kept.shape[1])
+    return (StreamedTrace if streams else Trace)(names, tuple(events), event_of, of_step, *kept.T)
 
 
 @contextmanager
@@ -252,11 +260,20 @@ class Recorder(OperationMode):
         self._frees = False  # whether the last event is of tensors that are freed
 
     @property
-    def kept_bytes(self) -> int:
-        """Bytes of the tensors that were there before the step: those of the shard, and those that the step used."""
-        of_shard = {storage_key(x) for x in tensors_in(self._sg)}
+    def kept(self) -> list[int]:
+        """Bytes of the tensors that were there before the step: those of the shard, and those that the step used.
+
+        Of a step piece by piece, also those of the piece, and of the files.
+        """
+        sg, stream = self._sg, self._sg.stream
+        of_shard = {storage_key(x) for x in tensors_in(sg)}
+        of_files = set() if stream is None else {storage_key(each.rows) for each in stream.spaces}
         storages = [(key, storage) for key, found in self._found.items() if (storage := found()) is not None]
-        return storage_bytes(self._sg) + sum(storage.nbytes() for key, storage in storages if key not in of_shard)
+        used = sum(storage.nbytes() for key, storage in storages if key not in of_shard | of_files)
+        if stream is None:
+            return [storage_bytes(sg) + used]
+        without = storage_bytes({name: each for name, each in vars(sg).items() if each is not stream})
+        return [without + used, storage_bytes(sg) - without, stream.file_bytes]
 
     def reads(self, x: torch.Tensor) -> bool:
         """Whether an operation has got a tensor that was there before the step."""
@@ -265,24 +282,28 @@ class Recorder(OperationMode):
     def __enter__(self):
         self._collects_garbage = gc.isenabled()
         gc.disable()  # so that two recordings of one step free their tensors at the same places
-        if self._sg is not None:
-            self._sg.comm.transport.listener = self.add
+        self._listen(self.add)
         self._tracker.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
         self._alive = None
-        if self._sg is not None:
-            self._sg.comm.transport.listener = None
+        self._listen(None)
         self._tracker.__exit__()
         if self._collects_garbage:
             gc.enable()
         return super().__exit__(*error)
 
+    def _listen(self, listener: Callable | None) -> None:
+        if self._sg is not None:
+            self._sg.comm.transport.listener = listener
+            if self._sg.stream is not None:
+                self._sg.stream.listener = listener
+
     def add(self, kind: str, what: tuple = (), *sizes: int) -> None:
         """Append an event."""
         self._frees = False
-        self.events.append(Event(kind, what, "" if kind == "memory" else self._tracker.layer))
+        self.events.append(Event(kind, what, "" if kind in _WITHOUT_LAYER else self._tracker.layer))
         self.sizes.append(sizes)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.schema import Relation, Schema
+from dgl_gt.partition.system.units import format_count
 
 MEANINGS = {  # of the figures, a title and what is counted; what costs comes first: many cut edges may share a row
     "volume": ("Volume", "rows that parts send each other in one exchange"),
@@ -71,6 +73,11 @@ class TypedCounts:
         return TypedCounts(nodes, edges, sources[None], sources, 0 * sources, self.whole_sources)
 
 
+def bounds_of_ranks(parts: int, ranks: int) -> list[int]:
+    """The first part of each rank where ranks share parts that are neighbours in their order, and the number of parts."""
+    return [parts * rank // ranks for rank in range(ranks + 1)]
+
+
 def host_sizes(parts: int) -> list[int]:
     """Numbers M > 1 of parts per host with which P parts fill two or more hosts exactly, ascending."""
     return [size for size in range(2, parts // 2 + 1) if parts % size == 0]
@@ -125,6 +132,8 @@ class Figures:
         The types of nodes and edges, where there are several.
     typed : TypedCounts, optional
         Counts by type; given with a schema.
+    pieces : Figures, optional
+        Those of more parts, several of which make up each part here, one after the other: see :meth:`on_ranks`.
     """
 
     cut: str
@@ -146,6 +155,7 @@ class Figures:
     edge_data: dict[str, tuple[str, tuple[int, ...]]]
     schema: Schema | None = None
     typed: TypedCounts | None = None
+    pieces: Figures | None = None
 
     def __post_init__(self):
         parts = (len(self.owned),)
@@ -230,12 +240,53 @@ class Figures:
         """Edges of the first columns of ``edges_by_hop``, (P,): those that reach that many hops."""
         return self.edges_by_hop[:, :hops].sum(axis=1)
 
+    def on_ranks(self, ranks: int) -> Figures:
+        """Figures of an edge cut whose parts share fewer ranks, as many on each; these are its ``pieces``.
+
+        Raises
+        ------
+        InputError
+            The parts cannot be shared out evenly.
+        """
+        if self.parts % ranks:
+            raise InputError(
+                f"{format_count(ranks, 'rank')} cannot take {format_count(self.parts, 'part')} evenly; choose a number of ranks that "
+                "divides the parts"
+            )
+        if ranks == self.parts:
+            return replace(self, pieces=self)
+        if ranks == 1:
+            return replace(self.in_one_part(), pieces=self)
+        host = self.hosts[self.parts // ranks]
+
+        def sums(counts: np.ndarray) -> np.ndarray:
+            return counts.reshape(ranks, -1).sum(axis=1)
+
+        edges, none = sums(self.edges)[:, None], np.zeros((ranks, 1), np.int64)
+        return replace(
+            self,
+            shares=sums(self.shares),
+            owned=sums(self.owned),
+            edges_by_hop=edges,
+            cut_edges=host.cut_edges,
+            near_edges=None if self.near_edges is None else sums(self.near_edges),
+            copies_by_hop=host.received_rows.sum(axis=1)[:, None],
+            sent_by_hop=host.received_rows.sum(axis=0)[:, None],
+            sent_edges_by_hop=none,
+            received_rows=host.received_rows,
+            hosts={},
+            masked={name: sums(column) for name, column in self.masked.items()},
+            **dict.fromkeys(("returned", "returns", "returned_edges"), none[:, 0]),
+            pieces=self,
+        )
+
     def in_one_part(self) -> Figures:
         """Figures of the same graph in one part; its near edges are those of the parts."""
         one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
         return replace(
             self,
             cut="edge",
+            pieces=None,
             shares=np.ones(1),
             owned=one * self.owned.sum(),
             edges_by_hop=one[:, None] * self.edges.sum(),

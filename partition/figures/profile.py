@@ -61,6 +61,23 @@ class Hosts(Struct, frozen=True, forbid_unknown_fields=True):
     ranks_per_host: Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 
 
+class Disk(Struct, frozen=True, forbid_unknown_fields=True):
+    """How fast a rank copies rows from files and to them (bytes/s), as all ranks of a host do at once.
+
+    Without a measurement: one core of a server copies pages, and ranks share a disk of 1 GB/s.
+    """
+
+    cached_read: _Positive = 2e9  # of files that the system keeps in free memory
+    cached_write: _Positive = 1e9
+    read: _Positive = 5e8  # where it has no memory to keep them
+    write: _Positive = 5e8
+
+    def byte_seconds(self, is_cached: np.ndarray) -> np.ndarray:
+        """Seconds for each byte that is read, and written, on each rank, (2, P)."""
+        rates = np.array([[self.cached_read, self.cached_write], [self.read, self.write]])
+        return 1 / rates[1 - is_cached.astype(int)].T
+
+
 class Profile(Struct, frozen=True, kw_only=True):
     """How fast ranks and links are; a rank's figure is one number for all ranks or a list with one for each.
 
@@ -97,6 +114,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         Rate at which gradients are summed over ranks (bytes/s).
     link_bytes_per_s : list of P lists, or Hosts
         Bandwidth into rank i from rank j (bytes/s).
+    disk : Disk
+        Speed of files with rows between layers, see docs/spilling.md.
     """
 
     format: str = FORMAT
@@ -130,6 +149,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         list[list[_Positive]] | Hosts,
         Meta(description="one list of positive numbers for each rank, or within, between and ranks_per_host"),
     ]
+    disk: Annotated[Disk, Meta(description=f"a map with {', '.join(Disk.__struct_fields__)}")] = Disk()
     name: str = ""
 
     @property
