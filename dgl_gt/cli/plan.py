@@ -82,7 +82,10 @@ def add_commands(commands) -> None:
     )
     add = command.add_argument
     add("source", nargs="*", metavar="SOURCE", help="shard directories of one graph, or one graph, which plan cuts")
-    text = "numbers of ranks to plan for (default: the parts of the shards, or the ranks of the profile)"
+    text = (
+        "numbers of ranks to plan for; those of shards divide their parts (default: the parts of the shards, or the ranks of the "
+        "profile)"
+    )
     add("--world-size", type=_world_sizes, metavar="P,P,..", help=text)
     add_config(command)
     add_settings(command, _OF_CONFIG)
@@ -265,6 +268,7 @@ def _forecast(args, traces_of, profile) -> dict:
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
             figures_of=args.figures_of,
+            spill=True,
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,

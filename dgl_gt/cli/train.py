@@ -59,6 +59,8 @@ def add_commands(commands) -> None:
     text = "shards of another cut of the same graph to choose from; may be repeated"
     auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)
     add_selection_options(auto)
+    text = "parts that each rank takes, which with --spill run one after the other (default: parts / ranks)"
+    command.add_argument("--parts-per-rank", type=positive_integer, metavar="K", help=text)
     add_config(command)
     command.add_argument("--out", metavar="DIR", help="directory of the run: best model, record and checkpoints")
     _add_survival_options(command.add_argument_group("fault tolerance"))
@@ -107,10 +109,6 @@ def _train(args):
             f"--policy is {config.exchange.policy}, and --strategy auto compares exact exchanges; choose one of "
             f"{', '.join(WITH_POLICY)}"
         )
-    if is_auto and args.spill:
-        raise InputError(
-            f"--spill is {args.spill}, and --strategy auto does not plan such steps; leave one of them out"
-        )
     if is_auto:
         profile = read_profile(args.profile, args.preset)
     elif given:
@@ -123,7 +121,7 @@ def _train(args):
         args.argv,
         args.directory,
         lambda: _train_rank(args, config, profile),
-        args.nproc,
+        _ranks_of(args),
         args.timeout,
         choice=None if profile else config.exchange.choice,
         allocator=args.allocator,
@@ -131,6 +129,21 @@ def _train(args):
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,
     )
+
+
+def _ranks_of(args) -> int | None:
+    """The number of ranks that is asked for, with ``--parts-per-rank`` those that share all parts evenly."""
+    if args.parts_per_rank is None:
+        return args.nproc
+    parts, started = read_manifest(args.directory)["parts"], os.environ.get("WORLD_SIZE", "") if is_rank() else ""
+    ranks = args.nproc or (int(started) if started.isdecimal() else parts // args.parts_per_rank)
+    if ranks * args.parts_per_rank != parts:
+        raise InputError(
+            f"--parts-per-rank is {args.parts_per_rank}, with which {format_count(ranks, 'rank')} take "
+            f"{format_count(ranks * args.parts_per_rank, 'part')}, and {args.directory} has {parts}; ranks times parts per rank must be "
+            "that number"
+        )
+    return ranks
 
 
 def _with_typed_defaults(args, config):
@@ -334,4 +347,5 @@ def _load(args, config, profile: Profile | None, factory):
         overlap=args.overlap,
         timeout_s=args.timeout,
         factory=factory,
+        spill=args.spill,
     )

@@ -11,10 +11,11 @@ from dgl_gt.partition.errors import InputError, import_optional
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.system.atomic_write import new_file
-from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.system.units import format_bytes, format_count
 
 _SHOWN = 12  # candidates in the table that fit; those that are refused are all there, with the reason
 _MEMORY = "memory / rank is that of the process: its libraries, its tensors, and what the allocator adds to these"
+_OF_FILES = ["parts", "on disk"]  # of a table where layers run part by part, or ranks share parts
 _KINDS = {
     "measured": "ranks and links as measured",
     "datasheet": "ranks and links from datasheets: no run reaches these peaks; compare choices, not seconds",
@@ -55,6 +56,12 @@ class Candidate:
         the candidate does not fit.
     refused : str or None
         Why the candidate cannot be chosen; None if it can.
+    ranks, parts : int
+        Ranks, and the parts that they share; more parts than ranks are neighbours that a rank joins.
+    spilled : bool
+        Whether layers run part by part, with rows in files, as :func:`dgl_gt.load` does where it is given ``spill``.
+    file_bytes : dict of str to int, or None
+        Of these files on all ranks: their size (``at_once``), and rows that a step copies (``read``, ``written``) (bytes).
     """
 
     cut: str
@@ -70,13 +77,30 @@ class Candidate:
     memory_bytes: int | Any = None
     memory_ratio: float | Any = None
     refused: str | None = None
+    ranks: int = 1
+    parts: int = 1
+    spilled: bool = False
+    file_bytes: dict | Any = None
 
     @property
     def title(self) -> str:
         """The candidate in a few words."""
         depth = f" of depth {self.depth}" if self.depth > 1 else ""
         mode = f", activation checkpoint {self.activation_checkpoint}" if self.activation_checkpoint != "none" else ""
-        return f"{self.strategy}{depth} on the {self.cut} cut{mode}"
+        shared = f", {self.sharing}" if self.sharing else ""
+        return f"{self.strategy}{depth} on the {self.cut} cut{mode}{shared}{', part by part' * self.spilled}"
+
+    @property
+    def sharing(self) -> str:
+        """How ranks share parts, such as ``"8 parts on 2 ranks"``; empty where each has one."""
+        if self.parts == self.ranks:
+            return ""
+        return f"{format_count(self.parts, 'part')} on {format_count(self.ranks, 'rank')}"
+
+    @property
+    def of_files(self) -> list[str]:
+        """Cells of a table: how ranks share parts, and the size of the files."""
+        return [self.sharing or "one a rank", format_bytes(self.file_bytes["at_once"]) if self.file_bytes else ""]
 
 
 @dataclass(frozen=True)
@@ -122,13 +146,13 @@ class Plan:
 
     @property
     def load_options(self) -> dict:
-        """Strategy and depth, as keyword arguments of :func:`dgl_gt.load`."""
+        """Strategy and depth, as keyword arguments of :func:`dgl_gt.load`; a choice that is ``spilled`` also needs ``spill``."""
         return {"strategy": self.choice.strategy, "depth": self.choice.depth}
 
     def as_dict(self) -> dict:
         """The plan as ``dgl-gt plan --json`` prints it, see docs/cli.md."""
-        named = ("cut", "strategy", "depth", "activation_checkpoint", "directory")
-        predicted = ("seconds", "sent_bytes", "peak_bytes", "memory_bytes")
+        named = ("cut", "strategy", "depth", "activation_checkpoint", "directory", "ranks", "parts", "spilled")
+        predicted = ("seconds", "sent_bytes", "peak_bytes", "memory_bytes", "file_bytes")
         return {
             "choice": {
                 **{name: getattr(self.choice, name) for name in named},
@@ -157,11 +181,15 @@ class NothingFits(InputError):
         return NothingFits, (str(self), self.least_bytes)
 
 
+def _shows_files(candidate: Candidate) -> bool:
+    return candidate.spilled or candidate.parts != candidate.ranks
+
+
 def text_of_plan(plan: Plan) -> str:
     """A table of a plan's candidates, and the reason for the choice."""
     fitting = [each for each in plan.candidates if not each.refused]
     refused = plan.candidates[len(fitting) :]
-    rows = []
+    rows, has_files = [], any(map(_shows_files, plan.candidates))
     for each in fitting[:_SHOWN] + refused:
         cells = [""] * 7
         if terms := each.seconds_by_term:
@@ -171,9 +199,10 @@ def text_of_plan(plan: Plan) -> str:
             ]
             cells = [f"{seconds:.3g}" for seconds in (each.seconds, *of_kinds)]
             cells += [format_bytes(each.sent_bytes), format_bytes(each.memory_bytes)]
-        rows.append([each.cut, each.strategy, each.depth, each.activation_checkpoint, *cells, each.refused or ""])
+        named = [each.cut, each.strategy, each.depth, "part by part" if each.spilled else each.activation_checkpoint]
+        rows.append([*named, *cells, *(each.of_files if has_files else []), each.refused or ""])
     header = ["cut", "strategy", "depth", "checkpoint", "s / step", "products", "rows", "edges", "exchange", "sent"]
-    header += ["memory / rank", ""]
+    header += ["memory / rank", *(_OF_FILES if has_files else []), ""]
     more = len(fitting) - _SHOWN
     listed = table(header, rows) + (f"\nand {more} more that fit (--json lists all)" if more > 0 else "")
     notes = [f"chosen: {plan.reason}"]
@@ -186,17 +215,21 @@ def text_of_plan(plan: Plan) -> str:
 
 def forecast_table(plans: dict[int, Plan | NothingFits], profile: Profile) -> str:
     """A table of plans, one row for each number of ranks."""
-    rows = []
+    rows, has_files = [], any(isinstance(each, Plan) and _shows_files(each.choice) for each in plans.values())
+    more = _OF_FILES if has_files else []
     for ranks, plan in plans.items():
         if isinstance(plan, NothingFits):
-            rows.append([ranks, *["-"] * 8, f"{format_bytes(plan.least_bytes)} at least: does not fit"])
+            needed = f"{format_bytes(plan.least_bytes)} at least: does not fit"
+            rows.append([ranks, *["-"] * 8, needed, *["-"] * len(more)])
             continue
         choice, speed_up = plan.choice, (plan.one_rank_seconds or math.nan) / plan.choice.seconds
-        named = [choice.cut, choice.strategy, choice.depth, choice.activation_checkpoint]
+        mode = "part by part" if choice.spilled else choice.activation_checkpoint
+        named = [choice.cut, choice.strategy, choice.depth, mode]
         figures = [f"{choice.seconds:.3g}", f"{speed_up:.2f}", f"{speed_up / plan.ranks:.0%}"]
-        rows.append([ranks, *named, *figures, format_bytes(choice.sent_bytes), format_bytes(choice.memory_bytes)])
+        figures += [format_bytes(choice.sent_bytes), format_bytes(choice.memory_bytes)]
+        rows.append([ranks, *named, *figures, *(choice.of_files if has_files else [])])
     header = ["ranks", "cut", "strategy", "depth", "checkpoint", "s / step", "speed-up", "efficiency", "sent"]
-    header += ["memory / rank"]
+    header += ["memory / rank", *more]
     measured = "rows, edges and bytes are those of real cuts into that many parts; " + _KINDS[profile.kind]
     return f"{table(header, rows)}\n\n{_MEMORY}\n{measured}"
 

@@ -93,6 +93,7 @@ def plan(
             assumed_profile(profile, rank_memory is None),
             rank_memory=rank_memory,
             max_depth=max_depth,
+            spill=True,
             seed=seed,
             progress=progress,
         ).values()

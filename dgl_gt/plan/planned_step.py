@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import Any
@@ -33,6 +35,7 @@ from dgl_gt.train.task import task_class
 from .candidates import Plan
 from .measure import available_rank_memory
 from .policy_costs import kept_bytes, plan_policy
+from .room import check_room, figures_with_pieces
 from .select import choose, forecast
 from .tracer import Tracer
 
@@ -42,7 +45,10 @@ _OF_NO_TRACE = (  # settings on which no trace depends
     *("init", "frozen"),
 )
 _ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does
-_SAFE_SHARE = 0.25  # of the memory; below, no prediction is made, because that takes a second or more
+_SPACES = 3  # files, at most, beside one for the rows of each layer
+_SAFE_SHARE = (
+    0.25  # of the memory, or of the room on a disk; below, no prediction is made, because that takes a second or more
+)
 _DEFAULT_GRAPH, _DEFAULT_FEATURES, _DEFAULT_RANKS = (
     "sample:communities?nodes=20000&features=128",
     128,
@@ -170,14 +176,16 @@ _shared_traces = lru_cache(maxsize=16)(_traces)
 
 
 def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> None:
-    """Refuse a run whose tensors alone need more memory than a rank can have; every rank calls it.
+    """Refuse a run whose tensors alone need more memory than a rank can have, or whose files have no room; every rank calls it.
 
     Limits of control groups count. The message says what would fit. A step that cannot be traced is not refused, nor
     one of a task on edges, because predictions count all edges as training edges.
     """
-    if config.task.reads_pairs or sg.stream is not None:  # predictions do not know steps part by part
+    if sg.stream is not None:
+        check_files(directory, sg, config, factory)
+    if config.task.reads_pairs:
         return
-    comm, figures = sg.comm, read_figures(sg.manifest)
+    comm, figures = sg.comm, figures_with_pieces(directory, sg.manifest)
     available = available_rank_memory(comm)
     keeps_samples = policy_of(config).edge_share < 1
     is_plain = factory is None and not config.task.edge_features and not keeps_samples
@@ -186,6 +194,22 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
         return
     with comm.raising_together():
         _check_step(directory, sg, figures, config, factory, available)
+
+
+def check_files(directory, sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> None:
+    """Refuse a run part by part whose files have no room, see :func:`.room.check_room`; every rank calls it."""
+    figures, stream = figures_with_pieces(directory, sg.manifest), sg.stream
+    assert stream is not None and stream.directory is not None and isinstance(figures.features, int)
+    rows, width = float((figures.owned + figures.copies_within(1)).sum()), max(config.model.hidden, figures.features)
+    rough = 8 * rows * width * (config.model.layers + _SPACES)
+    is_safe = factory is None and rough < _SAFE_SHARE * shutil.disk_usage(stream.directory).free
+    if int(sg.comm.all_reduce(torch.tensor([int(not is_safe)]), "max")[0]) == 0:
+        return
+    trace = None
+    with suppress(InputError):  # which training says in the words of the model
+        trace = tracer_of(config, figures.features, factory=factory).streamed(figures.with_pieces)
+    if trace is not None:
+        check_room(trace, figures.with_pieces, sg)
 
 
 def _check_step(directory, sg: ShardedGraph, figures: Figures, config: TrainConfig, factory, available: int) -> None:
@@ -199,7 +223,7 @@ def _check_step(directory, sg: ShardedGraph, figures: Figures, config: TrainConf
     if needed is not None and needed > available:
         raise InputError(
             f"a training step is predicted to need {format_bytes(needed)} for tensors on this rank, and {format_bytes(available)} are "
-            f"free; {_what_fits(directory, figures, traces, available, policy_of(config))}"
+            f"free; {_what_fits(directory, figures, traces, available, policy_of(config), sg.stream is not None)}"
         )
 
 
@@ -208,6 +232,9 @@ def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfi
     strategy, mode, policy = sg.strategy, config.activation_checkpoint, policy_of(config)
     is_exact = policy.is_exact or not strategy.sends_copies
     try:
+        if sg.stream is not None:
+            figures = figures.with_pieces
+            return int(traces.streamed(figures).peak_bytes(figures)[sg.comm.rank])
         trace = traces.of(figures, strategy, min(sg.depth, traces.max_depth), mode)
         exchanges = [] if is_exact else traces.exchanges(figures, strategy, mode)
     except InputError:
@@ -227,19 +254,23 @@ def _rough_bytes(figures: Figures, config: TrainConfig) -> float:
     return 4 * (rows * (3 * features + _ROWS_OF_A_LAYER * layers * config.model.hidden) + 6 * weights)
 
 
-def _what_fits(directory, figures: Figures, traces, available: int, policy: Policy) -> str:
+def _what_fits(directory, figures: Figures, traces, available: int, policy: Policy, spills: bool = False) -> str:
     cuts, profile = [(str(directory), figures)], read_profile(None, None)
     if not torch.cuda.is_available():
         profile = msgspec.structs.replace(profile, memory_factor=memory_factor())
     try:
         if policy.is_exact or figures.parts == 1:
-            choice = choose(cuts, traces, profile, rank_memory=available).choice
+            choice = choose(cuts, traces, profile, rank_memory=available, spill=spills).choice
         else:
             choice = plan_policy(cuts, traces, profile, policy, available).candidate
     except InputError as error:
         return str(error)
     options = (
-        f"--strategy {choice.strategy} --depth {choice.depth} --activation-checkpoint {choice.activation_checkpoint}"
+        "--spill"
+        if choice.spilled
+        else (
+            f"--strategy {choice.strategy} --depth {choice.depth} --activation-checkpoint {choice.activation_checkpoint}"
+        )
     )
     return f"{options} is predicted to fit, with {format_bytes(choice.memory_bytes)}"
 

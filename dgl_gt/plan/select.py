@@ -15,12 +15,12 @@ import numpy as np
 from dgl_gt.partition.cuts.edge_cut import make_edge_cut
 from dgl_gt.partition.cuts.permutation import check_parts, columns_of
 from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
-from dgl_gt.partition.errors import InputError, check_one_of, check_type, whole_number
+from dgl_gt.partition.errors import InputError, check_flags, check_one_of, check_type, whole_number
 from dgl_gt.partition.figures.costs import Costs, CutCosts, default_costs
 from dgl_gt.partition.figures.figures import Figures, features_of
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.scaled import scaled
-from dgl_gt.partition.figures.strategies import CHOICES, STRATEGIES, StrategyRules, mesh, strategy_of
+from dgl_gt.partition.figures.strategies import CHOICES, HALO, LOCAL, STRATEGIES, StrategyRules, mesh, strategy_of
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import mapped_layout
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
@@ -32,6 +32,8 @@ from .candidates import Candidate, NothingFits, Plan
 from .trace import Trace, cut_costs, traced_time
 from .tracer import Tracer
 
+_MOST_PIECES = 64  # parts per rank that a plan of a graph tries
+
 
 def choose(
     cuts: list[tuple[str | None, Figures]],
@@ -42,6 +44,7 @@ def choose(
     max_depth: int | None = None,
     activation_checkpoints: tuple[str, ...] | None = None,
     strategies: tuple[str, ...] | None = None,
+    spill: bool = False,
 ) -> Plan:
     """Choose the cut, strategy, halo depth and activation checkpointing that make a training step fastest.
 
@@ -68,6 +71,9 @@ def choose(
     strategies : tuple of str, optional
         Strategies to consider; by default all, and ``mesh=M`` where the profile has hosts of M ranks with links of
         their own.
+    spill : bool
+        Whether to consider layers that run part by part, with rows in files, where no mode of activation checkpointing
+        fits; see docs/spilling.md.
 
     Returns
     -------
@@ -81,7 +87,9 @@ def choose(
         the memory.
     """
     ranks = _check_cuts(cuts)
+    check_flags(spill=spill)
     search = _make_search(step, profile, ranks, rank_memory, max_depth, strategies, activation_checkpoints)
+    search = replace(search, spills=spill)
     traces, figures = search.traces, cuts[0][1]
     found = search.candidates(cuts)
     if not found:
@@ -105,7 +113,7 @@ def choose(
         reason=_reason(choice, runner_up, refused, search.bounds),
         candidates=fitting + refused,
         profile={"name": profile.name, "kind": profile.kind},
-        model={**traces.description, **traces.variant(of_choice)},
+        model={**traces.description, **({} if choice.spilled else traces.variant(of_choice))},
         ranks=ranks,
         one_rank_seconds=alone and traced_time(alone, figures.in_one_part(), profile.of_slowest_rank()).total_s,
         costs=Costs(
@@ -182,19 +190,27 @@ class Search:
     strategies: tuple[StrategyRules, ...]
     # bytes that each rank keeps in addition to what a trace knows, (P,) or one number
     also_kept: Callable[[Figures, StrategyRules, str], np.ndarray | int] = lambda figures, strategy, mode: 0
+    spills: bool = False  # whether layers may run part by part
 
     def candidates(self, cuts: list[tuple[str | None, Figures]]) -> list[tuple[Candidate, Figures]]:
         """The candidates of cuts: every strategy and depth, with the first mode of activation checkpointing that fits.
 
-        If no mode of a strategy fits, all of its modes are listed.
+        If no mode of a strategy fits, all of its modes are listed. More parts than ranks run with rows between layers in
+        files where there is also a cut into as many parts as ranks, which is better in memory.
         """
+        has_plain = any(each.cut == "edge" and each.pieces is None for _, each in cuts)
         return [
-            (each, figures)
+            (replace(each, ranks=figures.parts, parts=(figures.pieces or figures).parts), figures)
             for directory, figures in cuts
             for strategy in self.strategies
-            if strategy.is_of_use(figures)
+            if strategy.is_of_use(figures) and (figures.pieces is None or strategy in (LOCAL, HALO))
             for depth in strategy.depths(figures, self.max_depth)
-            for each in self._modes(Candidate(figures.cut, strategy.name, depth, "none", directory), figures, strategy)
+            for each in self._modes(
+                Candidate(figures.cut, strategy.name, depth, "none", directory),
+                figures,
+                strategy,
+                () if has_plain and figures.pieces else self.activation_checkpoints,
+            )
         ]
 
     def linear_costs(self, kind: str, found: list[tuple[Candidate, Figures]]) -> CutCosts | None:
@@ -204,6 +220,7 @@ class Search:
             for each, figures in found
             if (figures.cut, each.depth) == (kind, 1)
             and each.seconds is not None
+            and not each.spilled
             and strategy_of(each.strategy).sends_copies
         ]
         if not possible:
@@ -228,12 +245,15 @@ class Search:
             text = (
                 f"nothing fits ranks of {most}: {least.title} needs the least, {format_bytes(least.memory_bytes)} on its "
                 f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks"
+                f"{', or into more parts' if least.spilled else ''}"
             )
         return NothingFits(text, least.memory_bytes)
 
-    def _modes(self, candidate: Candidate, figures: Figures, strategy: StrategyRules) -> list[Candidate]:
+    def _modes(
+        self, candidate: Candidate, figures: Figures, strategy: StrategyRules, modes: tuple[str, ...]
+    ) -> list[Candidate]:
         found: list[Candidate] = []
-        for mode in self.activation_checkpoints:
+        for mode in modes:
             if mode == "keep_exchanges" and "full" in self.activation_checkpoints and found and not found[0].sent_bytes:
                 continue  # without an exchange the two are the same
             candidate = replace(candidate, activation_checkpoint=mode)
@@ -245,17 +265,31 @@ class Search:
             found.append(self._predicted(candidate, trace, figures, kept))
             if not found[-1].refused:
                 return found
+        if self.spills and strategy in (LOCAL, HALO) and candidate.depth == 1 and figures.schema is None:
+            found.append(self._streamed(replace(candidate, activation_checkpoint="none"), figures))
         return found
+
+    def _streamed(self, candidate: Candidate, figures: Figures) -> Candidate:
+        """A candidate whose layers run part by part."""
+        figures, candidate = figures.with_pieces, replace(candidate, spilled=True)
+        try:
+            trace = self.traces.streamed(figures)
+        except InputError as error:
+            return replace(candidate, refused=str(error))
+        read, written = trace.copied_bytes(figures).sum(axis=0).tolist()
+        at_once = int(trace.file_bytes(figures).sum())
+        found = self._predicted(candidate, trace, figures, 0)
+        return replace(found, file_bytes={"at_once": at_once, "read": read, "written": written})
 
     def _predicted(
         self, candidate: Candidate, trace: Trace, figures: Figures, also_kept: np.ndarray | int
     ) -> Candidate:
         """A candidate with its predictions; it is refused where a rank's process needs more memory than the rank has."""
-        time, kept = traced_time(trace, figures, self.profile), trace.kept(figures) + also_kept
-        tensors = trace.peak_bytes(figures) + also_kept
+        kept, tensors = trace.kept(figures) + also_kept, trace.peak_bytes(figures) + also_kept
         libraries = np.broadcast_to(self.profile.process_bytes, figures.parts)
         libraries = libraries + (self.profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
         process = (self.profile.memory_factor * tensors + libraries).astype(np.int64)
+        time = traced_time(trace, figures, self.profile, free_bytes=self.bounds - process)
         largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())
         refused, memory_ratio = None, float(process[shortest] / self.bounds[shortest])
         if memory_ratio > 1:
@@ -281,6 +315,7 @@ def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate],
     """Why the best candidate was chosen, in a sentence."""
     spent = {name.removesuffix("_s"): value for name, value in best.seconds_by_term.items()}
     shown = {"products": "products", "rows": "rows", "attention": "edges", "exchange": "exchange"}
+    shown |= {"files": "files"} if best.spilled else {}
     spent["exchange"] -= spent["hidden"]
     total = best.seconds or 1.0  # of a step that does nothing
     shares = ", ".join(f"{words} {spent[name] / total:.0%}" for name, words in shown.items())
@@ -317,6 +352,7 @@ def forecast(
     rank_memory: int | None = None,
     max_depth: int | None = None,
     figures_of: tuple[int, int] | None = None,
+    spill: bool = False,
     seed: int = 0,
     progress: Callable[[str], object] = lambda stage: None,
     say_notes: Callable | None = None,
@@ -327,13 +363,14 @@ def forecast(
     ``sources`` are shard directories of one graph with the same number of parts, or one graph, which is cut both ways with
     this ``seed``; ``additions`` are options of :func:`dgl_gt.partition.sources.load.load_graph` for it. ``traces_of`` gets
     the width of the node features and returns the traces of the step. ``figures_of`` are the nodes and edges of a graph of
-    which the source is a sample, see :func:`.scaled`. ``say_notes`` is called with the ``notes`` and the
+    which the source is a sample, see :func:`.scaled`. With ``spill``, a graph is also cut into more parts than ranks, until
+    one fits that runs part by part, and edge cuts may have a multiple of the ranks. ``say_notes`` is called with the ``notes`` and the
     ``left_out`` of a graph before it is cut. The rest is as in :func:`dgl_gt.plan.choose`.
 
     :class:`InputError` says that the shards have another number of parts, that nothing fits on any of the numbers of
     ranks, or what is wrong with a source or a bound.
     """
-    bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
+    bounds = {"rank_memory": rank_memory, "max_depth": max_depth, "spill": spill}
     if all(map(is_shards, sources)):
         return _plan_of_shards(sources, world_sizes, traces_of, profile, bounds, figures_of, progress)
     if len(sources) > 1:
@@ -364,10 +401,18 @@ def forecast(
         figures = [mapped_layout(graph, cut, hops, costs, profile).figures for cut, hops in cuts]
         figures = [scaled(each, *figures_of) for each in figures] if figures_of else figures
         progress(f"tracing steps on {format_count(ranks, 'rank')}")
-        try:
-            return choose([(None, each) for each in figures], traces, profile, **bounds)
-        except NothingFits as error:
-            return error
+        while True:
+            try:
+                return choose([(None, each) for each in figures], traces, profile, **bounds)
+            except NothingFits as error:
+                parts = 2 * (figures[-1].pieces or figures[0]).parts
+                if not spill or graph.schema is not None or parts > min(_MOST_PIECES * ranks, graph.num_nodes):
+                    return error
+            shares = None if weights is None else np.repeat(weights, parts // ranks) * ranks / parts
+            cut = make_edge_cut(graph, parts, target_weights=shares, seed=seed, progress=progress)
+            of_parts = mapped_layout(graph, cut, 1, costs, profile.of_slowest_rank()).figures
+            of_parts = scaled(of_parts, *figures_of) if figures_of else of_parts
+            figures = [each for each in figures if each.pieces is None] + [of_parts.on_ranks(ranks)]
 
     plans = {ranks: plan(ranks) for ranks in world_sizes}
     errors = [each for _, each in sorted(plans.items()) if isinstance(each, NothingFits)]
@@ -384,14 +429,40 @@ def _plan_of_shards(
 ) -> dict[int, Plan | NothingFits]:
     cuts = [(str(source), read_figures(read_manifest(source))) for source in sources]
     figures = cuts[0][1]
-    if world_sizes not in (None, [figures.parts]):
-        raise InputError(
-            f"world_size is {','.join(map(str, world_sizes))}, but {sources[0]} has {format_count(figures.parts, 'part')}; "
-            "give the graph instead of its shards to plan for other numbers of ranks"
-        )
-    profile.check_ranks(figures.parts)
+    sizes = world_sizes or [figures.parts]
+    for ranks in sizes:
+        shares_parts = bounds["spill"] and any(can_share_ranks(each) for _, each in cuts) and figures.parts % ranks == 0
+        if ranks != figures.parts and not shares_parts:
+            raise InputError(
+                f"world_size is {ranks}, but {sources[0]} has {format_count(figures.parts, 'part')}; give a number that divides "
+                "the parts of an edge cut with one type of nodes, or the graph instead of its shards"
+            )
+        profile.check_ranks(ranks)
     traces = traces_of(figures.features)
     progress("tracing steps")
     if figures_of:
         cuts = [(name, scaled(each, *figures_of)) for name, each in cuts]
-    return {figures.parts: choose(cuts, traces, profile, **bounds)}
+
+    def plan(ranks: int) -> Plan:
+        if ranks == figures.parts:
+            return choose(cuts, traces, profile, **bounds)
+        shared = [(name, each.on_ranks(ranks)) for name, each in cuts if can_share_ranks(each)]
+        return choose(shared, traces, profile, **bounds)
+
+    if len(sizes) == 1:
+        return {sizes[0]: plan(sizes[0])}
+    plans: dict[int, Plan | NothingFits] = {}
+    for ranks in sizes:
+        try:
+            plans[ranks] = plan(ranks)
+        except NothingFits as error:
+            plans[ranks] = error
+    errors = [each for each in plans.values() if isinstance(each, NothingFits)]
+    if len(errors) == len(plans):
+        raise errors[0]
+    return plans
+
+
+def can_share_ranks(figures: Figures) -> bool:
+    """Whether several parts of a cut can be on one rank."""
+    return figures.cut == "edge" and figures.schema is None

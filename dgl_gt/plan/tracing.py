@@ -294,7 +294,7 @@ class Recorder(OperationMode):
             gc.enable()
         return super().__exit__(*error)
 
-    def _listen(self, listener: Callable | None) -> None:
+    def _listen(self, listener):
         if self._sg is not None:
             self._sg.comm.transport.listener = listener
             if self._sg.stream is not None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import msgspec
 import torch
 
 from dgl_gt.exchange.load import load, read_parts
 from dgl_gt.exchange.sharded_graph import ShardedGraph
+from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import DEFAULT, Profile
-from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.child_process import run_forked
+from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
 from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.loop import take_step
@@ -23,10 +25,12 @@ from dgl_gt.train.run import prepare
 from dgl_gt.train.sufficient_factors import factors_of
 from dgl_gt.train.task import read_task
 
-from .candidates import Candidate, Plan
+from .candidates import Candidate, NothingFits, Plan
 from .measure import available_rank_memory
-from .planned_step import tracer_of
+from .planned_step import check_files, tracer_of
+from .room import figures_with_pieces
 from .select import choose
+from .tracer import Tracer
 from .watch import step_peak_bytes, time_steps
 
 
@@ -40,25 +44,27 @@ def load_fastest(
     overlap: bool = True,
     timeout_s: float | None = None,
     factory: ModelFactory | None = None,
+    spill: str | None = None,
 ) -> tuple[ShardedGraph, TrainConfig, PlanOfRun]:
     """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
 
     The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
     chosen if memory is short. With the default profile, a rank may take its share of the memory that the machine has
-    available. ``factory`` makes the model, by default the model of the config. The other arguments are
+    available. With ``spill``, layers run part by part where nothing else fits. ``factory`` makes the model, by default the model of the config. The other arguments are
     those of :func:`dgl_gt.plan.choose` and :func:`dgl_gt.load`. Returns the graph, the config with the activation
     checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was tried.
     """
     profile = profile if overlap else msgspec.structs.replace(profile, overlap=0.0)
-    options = {"overlap": overlap, "timeout_s": timeout_s, "keep_freed_memory": rank_memory is None}
+    options: dict[str, Any] = {"overlap": overlap, "timeout_s": timeout_s, "keep_freed_memory": rank_memory is None}
     sg = load(directories[0], **options)
     comm = sg.comm
     with comm.together():  # another cut may be missing on one rank only
         config = with_measured_precision(sg, config)
         if sg.device.type == "cpu":
             profile = msgspec.structs.replace(profile, memory_factor=memory_factor())
-        candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth, factory)
+        candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth, factory, spill)
     del sg
+    options["spill"] = spill
     trials = [_run_trial(each, config, options, factory) for each in candidates]
     fastest = min(range(len(trials)), key=lambda number: trials[number].measured_seconds)
     chosen = candidates[comm.broadcast_object(fastest)]
@@ -71,14 +77,16 @@ def load_fastest(
     )
 
 
-def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth, factory):
+def _plan(
+    sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth, factory, spill
+):
     """The candidates to try, and the plan as a dict.
 
     Rank 0 makes the plan for all ranks, with its own profile. The profile of another host may order the candidates
     differently, and ranks that try different candidates would wait for each other forever.
     """
     comm = sg.comm
-    cuts = [(str(each), read_figures(read_parts(each, comm)[0])) for each in directories]
+    cuts = [(str(each), figures_with_pieces(each, read_parts(each, comm)[0])) for each in directories]
     classes = read_task(sg, config).sizes["out_dim"]
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if rank_memory is None and profile.name == DEFAULT:
@@ -86,7 +94,11 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
 
     def make_plan():
         traces = tracer_of(config, cuts[0][1].features, classes, factory)
-        plan = choose(cuts, traces, profile, rank_memory=rank_memory, max_depth=max_depth)
+        bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
+        try:
+            plan = choose(cuts, traces, profile, **bounds, spill=spill is not None)
+        except NothingFits as error:
+            raise (error if spill else _with_advice(error, cuts, traces, profile, bounds)) from None
         return list(map(asdict, _to_try(plan))), plan.as_dict()
 
     def make_plan_in_child():
@@ -106,6 +118,17 @@ def _plan(sg: ShardedGraph, directories: list, config: TrainConfig, profile: Pro
     return [Candidate(**each | {"directory": here[each["directory"]]}) for each in candidates], record
 
 
+def _with_advice(error: NothingFits, cuts: list, traces: Tracer, profile: Profile, bounds: dict) -> NothingFits:
+    """The error, which names ``spill`` where that would do."""
+    try:
+        choice = choose(cuts, traces, profile, **bounds, spill=True).choice
+    except InputError:
+        return error
+    needed, files = format_bytes(choice.memory_bytes), format_bytes(choice.file_bytes["at_once"])
+    text = f"{error}; or add --spill DIR, with which {choice.title} is predicted to need {needed}, and {files} on disk"
+    return NothingFits(text, error.least_bytes)
+
+
 def _to_try(plan: Plan) -> list[Candidate]:
     """The choice and the next best candidate, but none that loads libraries which the choice does without.
 
@@ -119,19 +142,23 @@ def _to_try(plan: Plan) -> list[Candidate]:
 
 
 def _load(candidate: Candidate, options: dict) -> ShardedGraph:
+    options = options | {"spill": options["spill"] if candidate.spilled else None}
     return load(candidate.directory, candidate.strategy, candidate.depth, **options)
 
 
 def _run_trial(candidate: Candidate, config: TrainConfig, options: dict, factory) -> Trial:
     sg = _load(candidate, options)
     with sg.comm.together():
+        if sg.stream is not None:
+            check_files(candidate.directory, sg, config, factory)
         return _measure(sg, candidate, config, factory)
 
 
 def _measure(sg: ShardedGraph, candidate: Candidate, config: TrainConfig, factory) -> Trial:
     comm, config = sg.comm, config.changed(activation_checkpoint=candidate.activation_checkpoint)
     task, model = prepare(sg, config, factory)
-    factors = None if factory else factors_of(model, task, sg, config)  # as in training
+    is_plain = factory is None and sg.stream is None
+    factors = factors_of(model, task, sg, config) if is_plain else None  # as in training
     step = partial(take_step, model, task, comm, make_optimizer(model, config), 0, config.seed, factors=factors)
     step()
     peak_bytes = step_peak_bytes(sg, model, next(task.batches(0)).inputs.feat, step)

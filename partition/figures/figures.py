@@ -240,6 +240,11 @@ class Figures:
         """Edges of the first columns of ``edges_by_hop``, (P,): those that reach that many hops."""
         return self.edges_by_hop[:, :hops].sum(axis=1)
 
+    @property
+    def with_pieces(self) -> Figures:
+        """These figures; without ``pieces``, each part is one."""
+        return self if self.pieces else self.on_ranks(self.parts)
+
     def on_ranks(self, ranks: int) -> Figures:
         """Figures of an edge cut whose parts share fewer ranks, as many on each; these are its ``pieces``.
 
