@@ -161,6 +161,8 @@ def _add_calibrate(commands) -> None:
     command.add_argument("--nproc", type=positive_integer, metavar="P", help=text)
     command.add_argument("--out", required=True, metavar="FILE.yaml", help="hardware profile to write")
     command.add_argument("--quick", action="store_true", help="measure for some ten seconds, less exactly")
+    text = "also measure files in this directory, in which `dgl-gt train --spill DIR` keeps rows between layers"
+    command.add_argument("--spill", metavar="DIR", help=text)
     add_timeout(command)
     command.add_argument("--force", action="store_true", help="replace FILE.yaml if it exists")
     add_json(command)
@@ -191,7 +193,7 @@ def _calibrate_rank(args, out: Path):
     comm, kept = Comm(timeout_s=args.timeout), ""
     with comm.together(), console.Stages() as stages:
         progress = stages if comm.rank == 0 else None
-        profile, problem = measure_and_keep(comm, out, progress, quick=args.quick, force=args.force)
+        profile, problem = measure_and_keep(comm, out, progress, quick=args.quick, force=args.force, spill=args.spill)
     if problem:
         kept = f"\n\n`dgl-gt partition` goes on with its usual costs: {problem}"
     elif comm.world_size > 1:
@@ -219,6 +221,8 @@ def _profile_table(values: dict, target_weights: list[float]) -> str:
         ),
         ("memory (GiB)", listed(values["memory_bytes"], 2**30)),
     ]
+    for name, rate in (values["disk"] or {}).items():
+        rows.append((f"rows of files, {name.replace('_', ' ')} (GB/s)", f"{rate / 1e9:.2f}"))
     if values["ranks"] > 1:
         link = values["link_bytes_per_s"]
         between = [link[i][j] for i in range(len(link)) for j in range(len(link)) if i != j]

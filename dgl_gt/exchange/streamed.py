@@ -29,12 +29,21 @@ class SpilledRows:
     Without a directory they are in memory, for made-up parts.
     """
 
-    __slots__ = "__weakref__", "_map", "rows"  # no __dict__, in which plan.watch would look for tensors in memory
+    __slots__ = (
+        "__weakref__",
+        "_file",
+        "_map",
+        "rows",
+    )  # no __dict__, in which plan.watch would look for tensors in memory
 
     def __init__(self, directory: str | None, shape: tuple[int, ...], dtype: torch.dtype):
         size = max(1, torch.Size(shape).numel() * dtype.itemsize)
         try:
-            self._map = _mapped(directory, size)
+            self._file = None if directory is None else tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+            number = -1 if self._file is None else self._file.fileno()
+            if self._file is not None:
+                os.posix_fallocate(number, 0, size)  # else a full disk would end the process in a write
+            self._map = mmap.mmap(number, size)
         except OSError as error:
             raise InputError(
                 f"spill is {directory}, where {format_bytes(size)} cannot be stored ({error.strerror}); choose a directory on a disk with "
@@ -49,13 +58,12 @@ class SpilledRows:
         """Let the system take the memory of the rows; the file keeps them."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
-
-def _mapped(directory: str | None, size: int) -> mmap.mmap:
-    if directory is None:
-        return mmap.mmap(-1, size)
-    with tempfile.TemporaryFile(dir=directory) as file:
-        os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process in a write
-        return mmap.mmap(file.fileno(), size)
+    def forget(self) -> None:
+        """Write all rows to the disk, and let the system forget its own copies, too."""
+        assert self._file is not None
+        self._map.flush()
+        self.release()
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class Piece(Local):

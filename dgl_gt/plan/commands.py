@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import yaml
 
 from dgl_gt.comm.group import Comm
@@ -22,6 +23,7 @@ from dgl_gt.train.model import ModelFactory, check_settings
 
 from .candidates import Plan
 from .measure import measure
+from .measure_disk import measure_disk
 from .planned_step import default_costs_on, tracer_of
 from .select import assumed_profile, forecast
 
@@ -101,7 +103,7 @@ def plan(
     return only
 
 
-def calibrate(ranks: int, out=None, *, quick: bool = False, force: bool = False) -> Profile:
+def calibrate(ranks: int, out=None, *, quick: bool = False, force: bool = False, spill=None) -> Profile:
     """Measure how fast ranks of this machine and the links between them are, all at the same time, for about a minute.
 
     With two ranks or more, the costs of the default model are kept in the user's cache, by which
@@ -117,6 +119,8 @@ def calibrate(ranks: int, out=None, *, quick: bool = False, force: bool = False)
         Whether to measure for some ten seconds, less exactly.
     force : bool
         Whether to replace ``out`` if it exists.
+    spill : path, optional
+        Directory for rows between layers, whose speed is measured, too; see docs/spilling.md.
 
     Returns
     -------
@@ -125,31 +129,32 @@ def calibrate(ranks: int, out=None, *, quick: bool = False, force: bool = False)
     Raises
     ------
     InputError
-        ``ranks`` is not in its range, or ``out`` exists or cannot be written.
+        ``ranks`` is not in its range, ``out`` exists or cannot be written, or ``spill`` cannot be written.
     """
     ranks = whole_number("ranks", ranks, 1, MAX_RANKS)
     if out is not None:
         check_file(out, force=force)
-    profile, problem = launch(partial(_calibrate_here, out, quick, force), ranks)
+    profile, problem = launch(partial(_calibrate_here, out, quick, force, spill), ranks)
     if problem:
         warnings.warn(f"partition goes on with its usual costs: {problem}", stacklevel=2)
     return profile
 
 
-def _calibrate_here(out, quick: bool, force: bool) -> tuple[Profile, str]:
+def _calibrate_here(out, quick: bool, force: bool, spill) -> tuple[Profile, str]:
     comm = Comm()
     with comm.together(), notebook_bar() as show:
-        return measure_and_keep(comm, out, show if comm.rank == 0 else None, quick=quick, force=force)
+        return measure_and_keep(comm, out, show if comm.rank == 0 else None, quick=quick, force=force, spill=spill)
 
 
 def measure_and_keep(
-    comm: Comm, out, progress: Callable[[str], object] | None, *, quick: bool, force: bool
+    comm: Comm, out, progress: Callable[[str], object] | None, *, quick: bool, force: bool, spill=None
 ) -> tuple[Profile, str]:
     """Measure on this rank; rank 0 writes the profile, and the costs of the default model for ``partition``.
 
     Every rank calls it. Returns the profile, and why costs could not be written.
     """
-    profile, problem = measure(comm, progress, quick=quick), ""
+    disk = None if spill is None else measure_disk(comm, str(spill), quick=quick)
+    profile, problem = msgspec.structs.replace(measure(comm, progress, quick=quick), disk=disk), ""
     if comm.rank == 0 and out is not None:
         with new_file(out, force=force) as file:
             file.write(yaml.safe_dump(profile.as_dict(), sort_keys=False, default_flow_style=None, width=100).encode())

@@ -17,7 +17,7 @@ import numpy as np
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.costs import CutCosts, PerCount
 from dgl_gt.partition.figures.figures import Figures
-from dgl_gt.partition.figures.profile import ATTENTION_PASSES, Profile
+from dgl_gt.partition.figures.profile import ATTENTION_PASSES, Disk, Profile
 from dgl_gt.partition.figures.strategies import ONE, Count, counts_of_parts
 
 _PER_COUNT = {
@@ -227,7 +227,7 @@ class _Rates:
                 "near edges are not counted in these figures; lay out the cut, or read them from its shards"
             )
         self._sizes, self._near = trace.sizes_of(figures), figures.near_edges / np.maximum(figures.edges, 1)
-        self._file_byte_s = profile.disk.byte_seconds(trace.file_bytes(figures) <= free_bytes)
+        self._file_byte_s = (profile.disk or Disk()).byte_seconds(trace.file_bytes(figures) <= free_bytes)
         self._byte_s: dict[tuple, np.ndarray] = {}  # seconds per byte on each rank, by the peers of an exchange
         self.operation_s = np.broadcast_to(profile.operation_s, self._ranks)  # fixed seconds of any operation, (P,)
 

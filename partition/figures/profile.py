@@ -114,8 +114,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         Rate at which gradients are summed over ranks (bytes/s).
     link_bytes_per_s : list of P lists, or Hosts
         Bandwidth into rank i from rank j (bytes/s).
-    disk : Disk
-        Speed of files with rows between layers, see docs/spilling.md.
+    disk : Disk or None
+        Speed of files with rows between layers, see docs/spilling.md; None, where it was not measured, stands for ``Disk()``.
     """
 
     format: str = FORMAT
@@ -149,7 +149,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         list[list[_Positive]] | Hosts,
         Meta(description="one list of positive numbers for each rank, or within, between and ranks_per_host"),
     ]
-    disk: Annotated[Disk, Meta(description=f"a map with {', '.join(Disk.__struct_fields__)}")] = Disk()
+    disk: Annotated[Disk | None, Meta(description=f"a map with {', '.join(Disk.__struct_fields__)}, or null")] = None
     name: str = ""
 
     @property
