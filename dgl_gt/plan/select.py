@@ -434,7 +434,7 @@ def _plan_of_shards(
         shares_parts = bounds["spill"] and any(can_share_ranks(each) for _, each in cuts) and figures.parts % ranks == 0
         if ranks != figures.parts and not shares_parts:
             raise InputError(
-                f"world_size is {ranks}, but {sources[0]} has {format_count(figures.parts, 'part')}; give a number that divides "
+                f"world_size is {','.join(map(str, sizes))}, but {sources[0]} has {format_count(figures.parts, 'part')}; give a number that divides "
                 "the parts of an edge cut with one type of nodes, or the graph instead of its shards"
             )
         profile.check_ranks(ranks)

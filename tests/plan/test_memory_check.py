@@ -79,7 +79,7 @@ def test_what_a_policy_keeps_counts_and_advice_goes_with_it(tmp_path, monkeypatc
     figures = read_figures(read_manifest(tmp_path / "two"))
     config = read_config(layers=3, hidden=64, heads=4, policy=policy)
     traces, exact = planned_step.tracer_of(config, 8), config.changed(policy="exact")
-    sg = SimpleNamespace(strategy=HALO, depth=1, comm=SimpleNamespace(rank=1))
+    sg = SimpleNamespace(strategy=HALO, depth=1, comm=SimpleNamespace(rank=1), stream=None)
     needed = [planned_step._needed_bytes(traces, figures, sg, each) for each in (exact, config)]
     assert needed[1] > needed[0] + 400 * 4 * 64
     real = planned_step.read_profile

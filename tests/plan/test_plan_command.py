@@ -21,6 +21,10 @@ CHOICE = {
     "predicted_sent_bytes",
     "predicted_peak_bytes",
     "predicted_memory_bytes",
+    "predicted_file_bytes",
+    "ranks",
+    "parts",
+    "spilled",
     "reason",
 }
 CANDIDATE = {
@@ -37,6 +41,10 @@ CANDIDATE = {
     "memory_bytes",
     "refused",
     "memory_ratio",
+    "ranks",
+    "parts",
+    "spilled",
+    "file_bytes",
 }
 SIZES = {"layers": 2, "hidden": 16, "heads": 4, "ffn": 2, "features": 12, "classes": 10}
 STEP = read_config(layers=2, hidden=16, heads=4), 12, 10
@@ -50,11 +58,11 @@ def test_the_json_that_is_promised(here, both, tmp_path):
     assert (result["ranks"], result["profile"]) == (2, {"name": str(profile), "kind": "measured"})
     assert SIZES.items() <= result["model"].items()
     choice, first = result["choice"], result["candidates"][0]
-    for key in ("cut", "strategy", "depth", "activation_checkpoint", "directory"):
+    for key in ("cut", "strategy", "depth", "activation_checkpoint", "directory", "ranks", "parts", "spilled"):
         assert choice[key] == first[key]
-    for key in ("seconds", "sent_bytes", "peak_bytes", "memory_bytes"):
+    for key in ("seconds", "sent_bytes", "peak_bytes", "memory_bytes", "file_bytes"):
         assert choice[f"predicted_{key}"] == first[key]
-    terms = {"products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s"}
+    terms = {"products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s", "files_s"}
     assert set(first["seconds_by_term"]) == terms
     assert set(first["peak_bytes_by_term"]) == {"kept", "made in the step"}
     assert {each["directory"] for each in result["candidates"]} == set(map(str, both))
@@ -78,10 +86,13 @@ def test_the_pick_is_the_quickest_and_changes_with_memory(here, both, tmp_path):
         assert all("on its largest rank" in each for each in refusals)
         picks.add((choice["cut"], choice["strategy"], choice["depth"], choice["activation_checkpoint"]))
     assert len(picks) >= 3
-    done = here("plan", *both, *SMALL, "--profile", path, "--rank-memory", bounds[0] - 1)
-    message = refused(done, "nothing fits", "partition for more ranks", lines=None)
+    below = planned(here("plan", *both, *SMALL, "--profile", path, "--rank-memory", bounds[0] - 1, "--json"))["choice"]
+    assert below["spilled"] and below["predicted_memory_bytes"] < bounds[0]
+    least = below["predicted_memory_bytes"]
+    done = here("plan", *both, *SMALL, "--profile", path, "--rank-memory", least - 1)
+    message = refused(done, "nothing fits", "into more parts", lines=None)
     named = re.search(r"--rank-memory (\S+)\)", message)[1]
-    assert parse_size(named) >= bounds[0]
+    assert parse_size(named) >= least
     planned(here("plan", *both, *SMALL, "--profile", path, "--rank-memory", named, "--json"))
     refused(
         here("plan", *both, *SMALL, "--profile", path, "--rank-memory", bounds[0] - 1, "--json"),
