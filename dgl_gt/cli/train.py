@@ -126,6 +126,7 @@ def _train(args):
         choice=None if profile else config.exchange.choice,
         allocator=args.allocator,
         keep_memory=args.rank_memory is None,
+        gives_back=args.spill is not None,
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,
     )

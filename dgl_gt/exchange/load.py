@@ -109,7 +109,7 @@ def load(
         with comm.together():
             check_flags(overlap=overlap, keep_freed_memory=keep_freed_memory)
             sg = _load(directory, strategy, depth, comm, device, overlap, spill)
-    if keep_freed_memory and sg.device.type == "cpu":
+    if keep_freed_memory and sg.device.type == "cpu" and sg.stream is None:  # pieces of many sizes would leave holes
         keep_for_reuse()
     return sg
 
@@ -138,6 +138,12 @@ def read_parts(directory, comm: Comm) -> tuple[dict, MergedParts | None]:
 def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, spill: str | None) -> ShardedGraph:
     manifest, merged = read_parts(directory, comm)
     with comm.raising_together():
+        if merged and isinstance(depth, int) and depth > 1:
+            stored = read_manifest(directory)["parts"]
+            raise InputError(
+                f"depth is {depth}, and the number of ranks is {comm.world_size}, which share the {stored} parts of {directory} and "
+                f"exchange before every layer; use depth 1, or start {stored} ranks"
+            )
         rules = strategy_for(read_figures(manifest), strategy, depth, directory)
         device = comm.device if device is None else checked_device(device)
         shard = make_shard(merged, comm.rank) if merged else read_shard(directory, comm.rank, depth, manifest)

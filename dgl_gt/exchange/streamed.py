@@ -22,6 +22,8 @@ from dgl_gt.structure import CSC
 from .local import Local
 from .shard import Shard
 
+_AT_ONCE = 2**14  # rows of others that are copied before the system takes their pages back
+
 
 class SpilledRows:
     """Rows in a file that has no name: it goes with this object, or when the process ends in whatever way.
@@ -222,8 +224,10 @@ class Stream:
         count = own.stop - own.start
         rows = space.rows.new_empty(count + len(others), space.rows.shape[1])
         rows[:count] = space.rows[own]
-        torch.index_select(space.rows, 0, others, out=rows[count:])
         space.release()
+        for into, some in zip(rows[count:].split(_AT_ONCE), others.split(_AT_ONCE)):
+            torch.index_select(space.rows, 0, some, out=into)
+            space.release()  # pages of other rows come along, so that they would soon be the whole file
         self._count(rows.nbytes)
         return rows
 
@@ -245,8 +249,10 @@ class Stream:
         rows = self.rows[number]
         count = rows.stop - rows.start
         space.rows[rows] += gradient[:count]
-        space.rows.index_add_(0, self._others[number], gradient[count:])
         space.release()
+        for each, some in zip(gradient[count:].split(_AT_ONCE), self._others[number].split(_AT_ONCE)):
+            space.rows.index_add_(0, some, each)
+            space.release()
         self._count(gradient.nbytes, gradient.nbytes)
 
 

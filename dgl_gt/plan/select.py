@@ -288,7 +288,8 @@ class Search:
         kept, tensors = trace.kept(figures) + also_kept, trace.peak_bytes(figures) + also_kept
         libraries = np.broadcast_to(self.profile.process_bytes, figures.parts)
         libraries = libraries + (self.profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
-        process = (self.profile.memory_factor * tensors + libraries).astype(np.int64)
+        factor = 1.0 if candidate.spilled else self.profile.memory_factor  # ranks then give freed memory back
+        process = (factor * tensors + libraries).astype(np.int64)
         time = traced_time(trace, figures, self.profile, free_bytes=self.bounds - process)
         largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())
         refused, memory_ratio = None, float(process[shortest] / self.bounds[shortest])

@@ -41,30 +41,39 @@ _MEMORY_FACTORS = {  # see docs/selector.md; mallopt cannot switch off the lists
     "glibc by mallopt": 2.4,
 }
 _GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # of glibc: a process takes little more than its tensors
+_GIVE_BACK_ALL = {  # for tensors of many sizes, as of parts of many sizes, which do not fit into the holes of others
+    "jemalloc": {"MALLOC_CONF": "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:0,muzzy_decay_ms:0"},
+    "tcmalloc": {"TCMALLOC_RELEASE_RATE": "10"},
+}
 _M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1  # of mallopt
 _keeps_by_mallopt = False  # this process, see keep_for_reuse
 
 
 def environment_of_ranks(
-    asked: str = "auto", keeps_memory: bool = True, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
+    asked: str = "auto",
+    keeps_memory: bool = True,
+    environ: Mapping[str, str] = os.environ,
+    root: Path = _ROOT,
+    gives_back: bool = False,
 ) -> dict[str, str]:
     """The variables with which ranks start, so that they have an allocator, one of :data:`ALLOCATORS`.
 
-    With ``keeps_memory`` false, glibc gives freed memory back to the system. Where ``environ`` preloads libraries,
+    With ``keeps_memory`` false, glibc gives freed memory back to the system, and with ``gives_back`` all do. Where ``environ`` preloads libraries,
     ``auto`` leaves them alone, and another name comes before them. ``InputError`` if the system does not have the one that
     is asked for.
     """
     check_one_of("allocator", asked, ALLOCATORS)
     preloaded, theirs = environ.get("LD_PRELOAD", ""), _first_in(environ.get("LD_PRELOAD", ""))
     # glibc's settings do nothing to the others, and hold where the system does not preload them
-    usual = _KEEP["glibc"] if keeps_memory else _GIVE_BACK
+    usual = _KEEP["glibc"] if keeps_memory and not gives_back else _GIVE_BACK
+    of_others = _GIVE_BACK_ALL if gives_back else _KEEP
     if asked == "glibc" or asked == "auto" and preloaded and not theirs:
         return usual
     if theirs and asked in ("auto", theirs):
-        return _KEEP[theirs] | usual
+        return of_others[theirs] | usual
     for name in _LIBRARIES if asked == "auto" else (asked,):
         if path := _find(name, environ, root):
-            return _KEEP[name] | {"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} | usual
+            return of_others[name] | {"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} | usual
     if asked == "auto":
         return usual
     raise InputError(
