@@ -30,7 +30,7 @@ from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.plan.candidates import NothingFits, Plan, forecast_table, plot, text_of_plan
-from dgl_gt.plan.select import assumed_profile, forecast
+from dgl_gt.plan.forecast import assumed_profile, forecast
 from dgl_gt.run_files.run_record import check_table, compare_with_prediction
 from dgl_gt.train.config import TrainConfig, policy_of
 from dgl_gt.train.task_settings import ASSUMED_CLASSES

@@ -22,10 +22,10 @@ from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import ModelFactory, check_settings
 
 from .candidates import Plan
+from .forecast import assumed_profile, forecast
 from .measure import measure
 from .measure_disk import measure_disk
 from .planned_step import default_costs_on, tracer_of
-from .select import assumed_profile, forecast
 
 
 def plan(

@@ -33,10 +33,11 @@ from dgl_gt.train.sufficient_factors import SufficientFactors, factored_layers
 from dgl_gt.train.task import task_class
 
 from .candidates import Plan
+from .forecast import forecast
 from .measure import available_rank_memory
 from .policy_costs import kept_bytes, plan_policy
 from .room import check_room, figures_with_pieces
-from .select import choose, forecast
+from .select import choose
 from .tracer import Tracer
 
 _OF_NO_TRACE = (  # settings on which no trace depends

@@ -16,10 +16,10 @@ from dgl_gt.partition.figures.strategies import MIRROR, WITH_POLICY, StrategyRul
 from dgl_gt.partition.system.units import format_bytes
 
 from .candidates import Candidate
+from .exchanges_of_policies import Exchange
 from .select import Search
 from .trace import traced_time
 from .tracer import Tracer
-from .tracing import Exchange
 
 _EDGE_BYTES = 24  # of the structure of a graph, for each edge: both ends, its id, and its place in the reverse index
 _ROW_BYTES = 32  # and for each row: where its edges begin, in both directions, and its degrees

@@ -1,7 +1,4 @@
-"""Choose how to train: predict every candidate that the cuts of a graph allow, and take the quickest that fits.
-
-The cuts are those of shards, or are made of a graph for one or several numbers of ranks.
-"""
+"""Choose how to train: predict every candidate that the cuts of a graph allow, and take the quickest that fits."""
 
 from __future__ import annotations
 
@@ -9,30 +6,18 @@ import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import msgspec
 import numpy as np
 
-from dgl_gt.partition.cuts.edge_cut import make_edge_cut
-from dgl_gt.partition.cuts.permutation import check_parts, columns_of
-from dgl_gt.partition.cuts.vertex_cut import make_vertex_cut
 from dgl_gt.partition.errors import InputError, check_flags, check_one_of, check_type, whole_number
-from dgl_gt.partition.figures.costs import Costs, CutCosts, default_costs
-from dgl_gt.partition.figures.figures import Figures, features_of
+from dgl_gt.partition.figures.costs import Costs, CutCosts
+from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
-from dgl_gt.partition.figures.scaled import scaled
 from dgl_gt.partition.figures.strategies import CHOICES, HALO, LOCAL, STRATEGIES, StrategyRules, mesh, strategy_of
-from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.partition.shards.layout import mapped_layout
-from dgl_gt.partition.shards.manifest import is_shards, read_manifest
-from dgl_gt.partition.sources.load import load_graph
-from dgl_gt.partition.system.allocator import memory_factor_of_ranks
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .candidates import Candidate, NothingFits, Plan
 from .trace import Trace, cut_costs, traced_time
 from .tracer import Tracer
-
-_MOST_PIECES = 64  # parts per rank that a plan of a graph tries
 
 
 def choose(
@@ -332,138 +317,3 @@ def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate],
         if faster[0].refused.startswith("needs") and bounds.min() == bounds.max():
             text += f", and a rank has {format_bytes(bounds[0])}"
     return text
-
-
-# ---- cuts of shards, and of a graph ----
-
-
-def assumed_profile(profile: Profile, keeps_memory: bool) -> Profile:
-    """The profile, the default one with what the allocator of ranks on this machine adds to their memory."""
-    if profile.kind != "default":
-        return profile
-    return msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks(keeps_memory))
-
-
-def forecast(
-    sources: list,
-    world_sizes: list[int] | None,
-    traces_of: Callable[[int], Tracer],
-    profile: Profile,
-    *,
-    rank_memory: int | None = None,
-    max_depth: int | None = None,
-    figures_of: tuple[int, int] | None = None,
-    spill: bool = False,
-    seed: int = 0,
-    progress: Callable[[str], object] = lambda stage: None,
-    say_notes: Callable | None = None,
-    **additions,
-) -> dict[int, Plan | NothingFits]:
-    """Make a plan for each number of ranks, by default the parts of the shards, or the ranks of the profile.
-
-    ``sources`` are shard directories of one graph with the same number of parts, or one graph, which is cut both ways with
-    this ``seed``; ``additions`` are options of :func:`dgl_gt.partition.sources.load.load_graph` for it. ``traces_of`` gets
-    the width of the node features and returns the traces of the step. ``figures_of`` are the nodes and edges of a graph of
-    which the source is a sample, see :func:`.scaled`. With ``spill``, a graph is also cut into more parts than ranks, until
-    one fits that runs part by part, and edge cuts may have a multiple of the ranks. ``say_notes`` is called with the ``notes`` and the
-    ``left_out`` of a graph before it is cut. The rest is as in :func:`dgl_gt.plan.choose`.
-
-    :class:`InputError` says that the shards have another number of parts, that nothing fits on any of the numbers of
-    ranks, or what is wrong with a source or a bound.
-    """
-    bounds = {"rank_memory": rank_memory, "max_depth": max_depth, "spill": spill}
-    if all(map(is_shards, sources)):
-        return _plan_of_shards(sources, world_sizes, traces_of, profile, bounds, figures_of, progress)
-    if len(sources) > 1:
-        other = next(each for each in sources if not is_shards(each))
-        raise InputError(f"{other} is not a shard directory; give only shard directories, or a single graph")
-    if world_sizes is None:
-        if profile.ranks is None:
-            raise InputError(
-                "world_size (--world-size) is missing; give a number of ranks such as 2, or several such as 4,8,16"
-            )
-        world_sizes = [profile.ranks]
-    for ranks in world_sizes:
-        profile.check_ranks(ranks)
-    progress("reading the graph")
-    graph = load_graph(sources[0], seed=seed, **additions)
-    if say_notes:
-        say_notes(graph.notes, graph.left_out)
-    check_parts(graph.num_nodes, max(world_sizes))  # before any is cut
-    traces, costs = traces_of(features_of(columns_of(graph)["node_data"], graph.schema)), default_costs()
-    depth, weights = min(max_depth or traces.max_depth, traces.max_depth), profile.unequal_weights()
-
-    def plan(ranks: int) -> Plan | NothingFits:
-        """The plan for a number of ranks, or the error that says why there is none."""
-        how = {"target_weights": weights, "seed": seed, "progress": progress}
-        cuts = [(make_edge_cut(graph, ranks, profile=profile, **how), depth)]
-        if ranks > 1:
-            cuts.append((make_vertex_cut(graph, ranks, **how), 1))
-        figures = [mapped_layout(graph, cut, hops, costs, profile).figures for cut, hops in cuts]
-        figures = [scaled(each, *figures_of) for each in figures] if figures_of else figures
-        progress(f"tracing steps on {format_count(ranks, 'rank')}")
-        while True:
-            try:
-                return choose([(None, each) for each in figures], traces, profile, **bounds)
-            except NothingFits as error:
-                parts = 2 * (figures[-1].pieces or figures[0]).parts
-                if not spill or graph.schema is not None or parts > min(_MOST_PIECES * ranks, graph.num_nodes):
-                    return error
-            shares = None if weights is None else np.repeat(weights, parts // ranks) * ranks / parts
-            cut = make_edge_cut(graph, parts, target_weights=shares, seed=seed, progress=progress)
-            of_parts = mapped_layout(graph, cut, 1, costs, profile.of_slowest_rank()).figures
-            of_parts = scaled(of_parts, *figures_of) if figures_of else of_parts
-            figures = [each for each in figures if each.pieces is None] + [of_parts.on_ranks(ranks)]
-
-    plans = {ranks: plan(ranks) for ranks in world_sizes}
-    errors = [each for _, each in sorted(plans.items()) if isinstance(each, NothingFits)]
-    if len(errors) == len(plans):
-        if profile.ranks is not None:
-            raise errors[-1]
-        more = [str(max(plans) * times) for times in (2, 4, 8) if max(plans) * times <= graph.num_nodes]
-        raise InputError(f"{errors[-1]}; --world-size {','.join(more)} tries more ranks") if more else errors[-1]
-    return plans
-
-
-def _plan_of_shards(
-    sources: list, world_sizes, traces_of: Callable, profile: Profile, bounds: dict, figures_of, progress: Callable
-) -> dict[int, Plan | NothingFits]:
-    cuts = [(str(source), read_figures(read_manifest(source))) for source in sources]
-    figures = cuts[0][1]
-    sizes = world_sizes or [figures.parts]
-    for ranks in sizes:
-        shares_parts = bounds["spill"] and any(can_share_ranks(each) for _, each in cuts) and figures.parts % ranks == 0
-        if ranks != figures.parts and not shares_parts:
-            raise InputError(
-                f"world_size is {','.join(map(str, sizes))}, but {sources[0]} has {format_count(figures.parts, 'part')}; give a number that divides "
-                "the parts of an edge cut with one type of nodes, or the graph instead of its shards"
-            )
-        profile.check_ranks(ranks)
-    traces = traces_of(figures.features)
-    progress("tracing steps")
-    if figures_of:
-        cuts = [(name, scaled(each, *figures_of)) for name, each in cuts]
-
-    def plan(ranks: int) -> Plan:
-        if ranks == figures.parts:
-            return choose(cuts, traces, profile, **bounds)
-        shared = [(name, each.on_ranks(ranks)) for name, each in cuts if can_share_ranks(each)]
-        return choose(shared, traces, profile, **bounds)
-
-    if len(sizes) == 1:
-        return {sizes[0]: plan(sizes[0])}
-    plans: dict[int, Plan | NothingFits] = {}
-    for ranks in sizes:
-        try:
-            plans[ranks] = plan(ranks)
-        except NothingFits as error:
-            plans[ranks] = error
-    errors = [each for each in plans.values() if isinstance(each, NothingFits)]
-    if len(errors) == len(plans):
-        raise errors[0]
-    return plans
-
-
-def can_share_ranks(figures: Figures) -> bool:
-    """Whether several parts of a cut can be on one rank."""
-    return figures.cut == "edge" and figures.schema is None

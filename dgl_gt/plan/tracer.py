@@ -12,9 +12,9 @@ from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import HALO, LOCAL, StrategyRules, check_strategy
 
 if TYPE_CHECKING:
+    from .exchanges_of_policies import Exchange
     from .streamed_trace import StreamedTrace
     from .trace import Trace
-    from .tracing import Exchange
 
 
 class Tracer:
@@ -81,7 +81,7 @@ class Tracer:
         self, figures: Figures, strategy: StrategyRules, activation_checkpoint: str = "none"
     ) -> list[Exchange]:
         """The exchanges of a step that follow transmission policies, with the rows between the ranks of a cut."""
-        from .tracing import policy_exchanges
+        from .exchanges_of_policies import policy_exchanges
 
         check_strategy(figures, strategy, 1)
         known, key = self._exchanges.setdefault(figures, {}), (strategy, activation_checkpoint)

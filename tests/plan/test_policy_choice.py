@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dgl_gt.exchange.policy.policy import Mode, Policy, Rule
+from dgl_gt.plan.exchanges_of_policies import Exchange
 from dgl_gt.plan.policy_search import MODES, Place, by_links, choose_modes, places, policy_of_modes
-from dgl_gt.plan.tracing import Exchange
 
 FULL = MODES[0]
 

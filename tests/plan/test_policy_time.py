@@ -6,8 +6,8 @@ import pytest
 
 from dgl_gt.exchange.policy.policy import Mode, Policy, Rule
 from dgl_gt.plan import read_profile
+from dgl_gt.plan.exchanges_of_policies import Exchange
 from dgl_gt.plan.policy_costs import PolicyCosts
-from dgl_gt.plan.tracing import Exchange
 
 LINKS = [[1e9, 2e6, 1e6], [1e6, 1e9, 1e6], [4e6, 1e6, 1e9]]  # into rank i from rank j
 ROWS = np.array([[0, 10, 20], [30, 0, 40], [50, 60, 0]])  # from rank i to rank j
