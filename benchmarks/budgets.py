@@ -25,7 +25,7 @@ from machine import processor
 from dgl_gt.partition import partition
 from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.system.units import format_bytes, format_count
 from dgl_gt.plan import plan, read_profile
 from dgl_gt.train import read_config
 
@@ -87,7 +87,7 @@ def main() -> None:
     rows = []
     for each in found:
         choice, record = each["choice"], each["record"]
-        how = "in memory" if not choice.spilled else f"{choice.parts} parts, part by part"
+        how = "in memory" if not choice.spilled else f"{format_count(choice.parts, 'part')}, part by part"
         how += f", checkpoint {choice.activation_checkpoint}" if choice.activation_checkpoint != "none" else ""
         peak = record["peak_memory_bytes"][0]
         cells = [format_bytes(each["budget"]), how, format_bytes(choice.memory_bytes), format_bytes(peak)]

@@ -317,7 +317,7 @@ def calibrated(rank, out):
     measure._SHAPES, measure._WIDTHS = ((8, 4), (2, 16), (1, 8)), (16, 128)
     measure._MESSAGE_BYTES, measure._MAX_EXCHANGE_BYTES = (2**10, 2**12, 2**16), 2**20
     os.environ["XDG_CACHE_HOME"] = str(out.parent)
-    return _calibrate_rank(SimpleNamespace(timeout=None, force=False, quick=True, spill=str(out.parent)), out)
+    return _calibrate_rank(SimpleNamespace(timeout=None, force=False, quick=True, spill=str(out.parent.parent)), out)
 
 
 def test_attention_is_fitted_to_what_was_measured(monkeypatch):

@@ -95,7 +95,7 @@ def test_the_pick_is_the_quickest_and_changes_with_memory(here, both, tmp_path):
     assert parse_size(named) >= least
     planned(here("plan", *both, *SMALL, "--profile", path, "--rank-memory", named, "--json"))
     refused(
-        here("plan", *both, *SMALL, "--profile", path, "--rank-memory", bounds[0] - 1, "--json"),
+        here("plan", *both, *SMALL, "--profile", path, "--rank-memory", least - 1, "--json"),
         "nothing fits",
         lines=None,
     )

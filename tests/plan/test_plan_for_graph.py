@@ -6,7 +6,7 @@ from selector_cases import GRAPH, SMALL, half_speed, planned, profile_values, re
 
 from dgl_gt.partition.cuts.balance import make_balance
 from dgl_gt.partition.figures.profile import PRESETS
-from dgl_gt.plan import select
+from dgl_gt.plan import forecast
 
 
 def test_several_world_sizes(here, tmp_path):
@@ -53,8 +53,8 @@ def test_unequal_ranks_take_unequal_parts(here, tmp_path, monkeypatch):
         cuts.append((real(graph, parts, **options), graph))
         return cuts[-1][0]
 
-    real = select.make_edge_cut
-    monkeypatch.setattr(select, "make_edge_cut", spied)
+    real = forecast.make_edge_cut
+    monkeypatch.setattr(forecast, "make_edge_cut", spied)
     path = write_profile(tmp_path / "uneven.yaml", half_speed(2, slow=0))
     planned(here("plan", GRAPH, *SMALL, "--self-loops", "--profile", path, "--json"))
     ((cut, graph),) = cuts
@@ -84,7 +84,7 @@ def test_a_graph_that_does_not_fit_is_refused_and_sizes_that_fit_are_planned(her
 
 
 def test_a_size_beyond_the_nodes_is_refused_before_any_cut(here, monkeypatch):
-    monkeypatch.setattr(select, "make_edge_cut", lambda *_, **__: pytest.fail("a graph was cut"))
+    monkeypatch.setattr(forecast, "make_edge_cut", lambda *_, **__: pytest.fail("a graph was cut"))
     refused(here("plan", GRAPH, *SMALL, "--world-size", "2,1000000"), "into 1000000 parts", lines=None)
 
 
@@ -94,7 +94,7 @@ def test_a_size_that_is_named_twice_is_planned_once(here):
 
 
 def test_a_profile_of_other_ranks_is_refused_before_any_work(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(select, "load_graph", lambda *_, **__: pytest.fail("the graph was read"))
+    monkeypatch.setattr(forecast, "load_graph", lambda *_, **__: pytest.fail("the graph was read"))
     path = write_profile(tmp_path / "two.yaml", half_speed())
     done = here("plan", GRAPH, "--profile", path, "--world-size", "2,4")
     refused(done, "is for 2 ranks, and 4 ranks will train", *PRESETS)
