@@ -80,14 +80,15 @@ def test_auto_takes_what_fits_and_names_spill(shards, spill, tmp_path, capfd):
 
 
 def test_a_graph_is_cut_into_as_many_parts_as_fit(capfd):
-    """The bound is put between the tables of a graph in memory and of more and more parts."""
+    """Each bound is a little less than what was chosen before needs."""
     plan = ["plan", "sample:communities?nodes=4000&features=32", "--world-size", "2", "--hidden", "256", "--json"]
-    found = {}
-    for bound in np.arange(560, 420, -15):
-        if main([*plan, "--rank-memory", f"{bound}MiB"]) == 0:
-            choice = json.loads(capfd.readouterr().out)["choice"]
-            assert choice["predicted_memory_bytes"] <= bound * 2**20
-            found.setdefault(choice["parts"], choice["spilled"])
+    found, bound = {}, 2**30
+    while main([*plan, "--rank-memory", str(bound)]) == 0:
+        choice = json.loads(capfd.readouterr().out)["choice"]
+        assert choice["predicted_memory_bytes"] <= bound
+        found.setdefault(choice["parts"], choice["spilled"])
+        bound = choice["predicted_memory_bytes"] - 8 * 2**20
+    assert "nothing fits" in capfd.readouterr().err
     assert list(found) == sorted(found) and len(found) > 2
     assert all(spilled for parts, spilled in found.items() if parts > 2)
 
