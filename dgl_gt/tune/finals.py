@@ -48,9 +48,10 @@ class Finals:
         if seeds:
             self._crew.screen.say(f"the best {count} trials, with {seeds} more seed{'s' * (seeds > 1)} each")
             self._do([(each.number, self._split, self._seed(k)) for k in range(seeds) for each in finalists])
+        finalists = [each for each in finalists if self._validations(each)] or finalists
         means = {each.number: self._mean(each) for each in finalists}
         self._record.finalists = [
-            Finalist(each.number, each.model, self._validations(each)) for each in finalists if self._validations(each)
+            Finalist(each.number, each.model, found) for each in finalists if (found := self._validations(each))
         ]
         best = min if self._record.lower_is_better else max
         return best(finalists, key=lambda each: means[each.number])

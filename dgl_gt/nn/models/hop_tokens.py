@@ -29,8 +29,9 @@ class HopTokenTransformer(nn.Module):
     """Transformer over the hop tokens of each node of a typed graph, after RpHGNN (arXiv:2310.14481).
 
     The tokens were made before the graph was cut (``dgl-gt partition --encode hops=K``), so ranks exchange no rows. Each
-    token of a node type has a projection of its own. Then come layers of attention among the tokens of a node, with a
-    feed-forward network, and the mean over the tokens.
+    token of a node type has a projection of its own; what ``dropout`` drops there is whole tokens, so that no result hangs on
+    one of them. Then come layers of attention among the tokens of a node, with a feed-forward network, and the mean over
+    the tokens.
 
     Parameters
     ----------
@@ -122,16 +123,17 @@ class HopTokenTransformer(nn.Module):
     def _of_type(self, number: int, rows: Tensor, ids: Tensor, seeds) -> Tensor:
         """The rows of the nodes of one type that the output reads, (nodes, hidden)."""
         of_nodes = SeededView(RowIds(ids), seeds)
-        h = self.tokens[number](self.input_dropout(rows, of_nodes))
+        count = rows.shape[1] // self.token_width
+        kept = self.dropout(rows.new_ones(len(rows), count), of_nodes)
+        h = self.tokens[number](self.input_dropout(rows, of_nodes), kept)
         if self.config.input == "activated":
             h = self.activation(h)
-        nodes, count, width = h.shape
         token_ids = ids.unsqueeze(1) * count + torch.arange(count, device=ids.device)
         of_tokens = SeededView(RowIds(token_ids.flatten()), seeds)
-        h = self.dropout(h.flatten(0, 1), of_tokens)
+        h = h.flatten(0, 1)
         for layer in self.layers:
             h = layer(h, count, of_tokens)
-        return self.output_norm(h).view(nodes, count, width).mean(1)
+        return self.output_norm(h).unflatten(0, (-1, count)).mean(1)
 
     @property
     def dgl_gt_traits(self) -> ModelTraits:
@@ -151,10 +153,11 @@ class _Projections(nn.Module):
         self.bias = nn.Parameter(torch.empty(tokens, 1, out_size).uniform_(-bound, bound))
         self.norm = norm(out_size)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Map tokens side by side, (nodes, tokens * in), to (nodes, tokens, out)."""
+    def forward(self, rows: Tensor, kept: Tensor) -> Tensor:
+        """Map tokens side by side, (nodes, tokens * in), each times its factor, (nodes, tokens), to (nodes, tokens, out)."""
         tokens = rows.unflatten(1, self.weight.shape[:2]).transpose(0, 1)
-        return self.norm(torch.baddbmm(self.bias.to(rows.dtype), tokens, self.weight.to(rows.dtype)).transpose(0, 1))
+        found = torch.bmm(tokens, self.weight.to(rows.dtype)) * kept.T.unsqueeze(2)
+        return self.norm((found + self.bias.to(rows.dtype)).transpose(0, 1))
 
 
 class _TokenLayer(nn.Module):
