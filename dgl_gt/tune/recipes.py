@@ -222,7 +222,7 @@ RECIPES = {
             "hidden": Choice((32, 64, 128), 64),
             "dropout": Number(0.2, 0.7, 0.5),
             "input_dropout": Number(0.0, 0.5, 0.3),
-            "lr": Number(5e-4, 1e-2, 3e-3, log=True),
+            "lr": Number(5e-4, 1e-2, 1e-3, log=True),
             "weight_decay": Number(1e-5, 0.1, 1e-3, log=True),
         },
         80,
