@@ -228,6 +228,8 @@ def _memory_advice(args, config) -> str:
             "choose a smaller model, partition into more parts on more machines, or let --rank-memory SIZE bound what "
             "--strategy auto chooses from"
         )
+    if args.spill:
+        return "choose a smaller model, partition into more parts, which ranks run one after another, or start more ranks"
     from dgl_gt.plan.planned_step import advice_for_strategy
 
     return advice_for_strategy(args.directory, config, args.model_factory)

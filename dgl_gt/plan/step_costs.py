@@ -176,8 +176,8 @@ def report_costs(
     Raises
     ------
     InputError
-        The shards cannot have the strategy, the profile is for another number of ranks, or the operations of the step
-        depend on the data.
+        The shards cannot have the strategy, the graph was loaded with ``spill``, the profile is for another number of
+        ranks, or the operations of the step depend on the data.
     """
     profile = read_profile() if profile is None else profile
     check_type("profile", profile, Profile)
@@ -189,6 +189,8 @@ def report_costs(
     if sg is not None:
         if strategy is not None or depth != 1:
             raise InputError("strategy and depth are those of the ShardedGraph; leave them out")
+        if sg.stream is not None:
+            raise InputError("shards is a graph with spill, and costs are those of steps in memory; load it without spill")
         manifest, rules, depth = sg.manifest, sg.strategy, sg.depth
     else:
         manifest = read_manifest(shards)

@@ -20,7 +20,7 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.nn import GraphTransformer
 from dgl_gt.partition import InputError, partition
-from dgl_gt.plan import planned_step, room
+from dgl_gt.plan import planned_step, report_costs, room
 from dgl_gt.plan.planned_step import check_memory
 from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train.config import read_config
@@ -110,10 +110,17 @@ def test_numbers_of_ranks_and_parts(shards, capfd):
         assert f"--world-size is {size}" in capfd.readouterr().err
 
 
-def test_a_directory_that_cannot_be_written(shards, capfd):
-    for verb in (["train", str(shards), *QUICK, "--nproc", "2"], ["calibrate", "--quick", "--out", "/dev/null/x.yaml"]):
+def test_a_directory_that_cannot_be_written(shards, tmp_path, capfd):
+    profile = tmp_path / "profile.yaml"
+    for verb in (["train", str(shards), *QUICK, "--nproc", "2"], ["calibrate", "--quick", "--out", str(profile)]):
         assert main([*verb, "--spill", "/proc"]) == 2
-        assert "/proc" in capfd.readouterr().err or verb[0] == "calibrate"
+        assert "/proc" in capfd.readouterr().err
+    assert not profile.exists()
+
+
+def test_costs_are_those_of_steps_in_memory(shards, spill):
+    with pytest.raises(InputError, match="spill"):
+        report_costs(lambda sg: lambda: None, dgl_gt.load(shards, spill=spill))
 
 
 def test_no_room_on_the_disk(shards, spill, monkeypatch):
