@@ -229,7 +229,9 @@ def _memory_advice(args, config) -> str:
             "--strategy auto chooses from"
         )
     if args.spill:
-        return "choose a smaller model, partition into more parts, which ranks run one after another, or start more ranks"
+        return (
+            "choose a smaller model, partition into more parts, which ranks run one after another, or start more ranks"
+        )
     from dgl_gt.plan.planned_step import advice_for_strategy
 
     return advice_for_strategy(args.directory, config, args.model_factory)

@@ -190,7 +190,9 @@ def report_costs(
         if strategy is not None or depth != 1:
             raise InputError("strategy and depth are those of the ShardedGraph; leave them out")
         if sg.stream is not None:
-            raise InputError("shards is a graph with spill, and costs are those of steps in memory; load it without spill")
+            raise InputError(
+                "shards is a graph with spill, and costs are those of steps in memory; load it without spill"
+            )
         manifest, rules, depth = sg.manifest, sg.strategy, sg.depth
     else:
         manifest = read_manifest(shards)
