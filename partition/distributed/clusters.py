@@ -12,10 +12,11 @@ from functools import partial
 
 import numpy as np
 
+from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.metis import EDGE_BYTES as METIS_EDGE_BYTES
 from dgl_gt.partition.errors import InputError
 
-from .job import BASE_BYTES, USABLE, Job, mixed
+from .job import BASE_BYTES, USABLE, Job, distinct, mixed, places
 from .stages import Arrays, Stages, by_key, gather
 
 _CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
@@ -80,7 +81,7 @@ def _labels(job: Job, index: int, number: int) -> Arrays:
         (label,) = job.folder.load(f"labels-{number - 1}/{index}", "label")
         node, joined = gather(job.folder, f"joins-{number - 1}", range(job.ranges), "to", index, "node", "label")
         label[node - nodes[0]] = joined
-    labels, place = np.unique(label, return_inverse=True)
+    labels, place = distinct(label, job.num_nodes)
     sums = np.bincount(place, job.weights(np.diff(indptr)), len(labels)).astype(np.int64)
     return {"label": label, **by_key("of", job.range_of(labels), job.ranges, label=labels, weight=sums)}
 
@@ -99,33 +100,27 @@ def _ask(job: Job, index: int, number: int, heaviest: int) -> Arrays:
     (label,) = job.folder.load(f"labels-{number}/{index}", "label")
     turn, half = divmod(number, 2)
     asks = (mixed(nodes, job.seed + turn) & np.uint64(1)) == half
-    row = np.repeat(np.arange(len(nodes)), np.diff(ptr))
-    row, neighbours = row[asks[row]], neighbours[asks[row]]
-    labels, code = np.unique(job.lookup(f"labels-{number}", "label", others), return_inverse=True)
-    pairs, affinity = np.unique(row * len(labels) + code[neighbours], return_counts=True)
-    row, code = pairs // max(len(labels), 1), pairs % max(len(labels), 1)
-    own_weight, own = job.weights(np.diff(indptr)), np.zeros(len(nodes), np.int64)
-    is_own = labels[code] == label[row]
-    own[row[is_own]] = affinity[is_own]
-    room = heaviest - job.lookup(f"weights-{number}", "weight", labels)
-    joins = ~is_own & (affinity > own[row]) & (room[code] >= own_weight[row])
-    other, wish, salt = ~is_own, labels[code].astype(np.int64), job.seed + number
-    to = _favourites(len(nodes), row[joins], wish[joins], affinity[joins], salt)
+    of_others = job.lookup(f"labels-{number}", "label", others)
+    labels, code = distinct(np.concatenate([of_others, label]), job.num_nodes)
+    own_weight = job.weights(np.diff(indptr))
+    joined, wished = native.choose_clusters(
+        ptr,
+        neighbours,
+        of_neighbour=code[: len(others)],
+        own=code[len(others) :],
+        asks=asks,
+        node_weights=own_weight,
+        names=labels.astype(np.int64),
+        room=heaviest - job.lookup(f"weights-{number}", "weight", labels),
+        salt=job.seed + number,
+    )
+    to = np.where(joined < 0, -1, labels[joined])
     (weight,) = job.folder.load(f"weights-{number}/{index}", "weight")
     left = np.flatnonzero(asks & (number >= _ALONE_FROM) & (to < 0) & (label == nodes) & (weight == own_weight))
-    wished = _favourites(len(nodes), row[other], wish[other], affinity[other], salt)[left]
-    to[left] = nodes[_leaders(left, wished, own_weight[left], heaviest)]
+    to[left] = nodes[_leaders(left, wished[left], own_weight[left], heaviest)]
     row = np.flatnonzero((to >= 0) & (to != label))
     to = to[row].astype(nodes.dtype)
     return by_key("to", job.range_of(to), job.ranges, node=nodes[row], label=to, weight=own_weight[row])
-
-
-def _favourites(count: int, row: np.ndarray, to: np.ndarray, affinity: np.ndarray, salt: int) -> np.ndarray:
-    """The cluster to which each of ``count`` nodes has most edges, by lot among several; -1 for those without any."""
-    order = np.lexsort((mixed(to * 31 + row, salt), affinity, row))
-    found: np.ndarray = np.full(count, -1, np.int64)
-    found[row[order]] = to[order]  # the last one of each row stays
-    return found
 
 
 def _leaders(single: np.ndarray, wished: np.ndarray, weight: np.ndarray, heaviest: int) -> np.ndarray:
@@ -188,7 +183,7 @@ def _cluster_ptr(job: Job, _item: int, number: int) -> Arrays:
 def _cluster(job: Job, index: int, number: int, ptr: np.ndarray) -> Arrays:
     """The cluster of each node of a range."""
     (label,) = job.folder.load(f"labels-{number}/{index}", "label")
-    labels, place = np.unique(label, return_inverse=True)
+    labels, place = distinct(label, job.num_nodes)
     cluster = job.lookup(f"used-{number}", "number", labels) + ptr[job.range_of(labels)]
     return {"cluster": cluster.astype(job.node_type)[place]}
 
@@ -198,36 +193,46 @@ def _coarse_pieces(job: Job, index: int, number: int, clusters: int) -> Arrays:
     names = ("ptr", "neighbours", "others", "indptr")
     ptr, neighbours, others, indptr = job.folder.load(f"ranges-sorted/{index}", *names)
     (cluster,) = job.folder.load(f"cluster-{number}/{index}", "cluster")
-    begin = np.repeat(cluster, np.diff(ptr)).astype(np.int64)
-    pairs = begin * clusters + job.lookup(f"cluster-{number}", "cluster", others)[neighbours]
-    pairs, weight = np.unique(pairs[pairs // clusters != pairs % clusters], return_counts=True)
-    some, place = np.unique(cluster, return_inverse=True)
-    loads = np.bincount(place, job.weights(np.diff(indptr)), len(some)).astype(np.int64)
+    of_others = job.lookup(f"cluster-{number}", "cluster", others)
+    found, degree, neighbour, weight = _between(cluster, ptr, neighbours, of_others, None, clusters)
+    loads = np.bincount(places(found, cluster, clusters), job.weights(np.diff(indptr)), len(found)).astype(np.int64)
+    of_slice, is_own = found.astype(np.int64) * job.ranges // clusters, loads > 0
+    own = {"cluster": found[is_own], "load": loads[is_own], "degree": degree[is_own]}
     return {
-        **by_key("edge", _slice_of(pairs // clusters, clusters, job), job.ranges, pair=pairs, weight=weight),
-        **by_key("load", _slice_of(some, clusters, job), job.ranges, cluster=some, load=loads),
+        **by_key("edge", np.repeat(of_slice, degree), job.ranges, neighbour=neighbour, weight=weight.astype(job.edge_type)),
+        **by_key("load", of_slice[is_own], job.ranges, **own),
     }
 
 
 def _coarse(job: Job, index: int, number: int, clusters: int) -> Arrays:
     """The rows of a slice of all clusters: neighbours, weights of edges, and the load of each cluster."""
-    pair, weight = gather(job.folder, f"pieces-{number}", range(job.ranges), "edge", index, "pair", "weight")
-    cluster, load = gather(job.folder, f"pieces-{number}", range(job.ranges), "load", index, "cluster", "load")
-    pairs, place = np.unique(pair, return_inverse=True)
+    pieces = job.folder, f"pieces-{number}", range(job.ranges)
+    cluster, load, degree = gather(*pieces, "load", index, "cluster", "load", "degree")
+    neighbour, weight = gather(*pieces, "edge", index, "neighbour", "weight")
     begin, end = (-(-clusters * each // job.ranges) for each in (index, index + 1))
+    columns, place = distinct(neighbour, clusters)
+    ptr = np.concatenate([[0], np.cumsum(degree)])
+    found, degree, neighbour, weight = _between(cluster, ptr, place, columns, weight.astype(np.int64), clusters)
+    of_slice = slice(*np.searchsorted(found, [begin, end]))
     return {
-        "degree": np.bincount(pairs // clusters - begin, minlength=end - begin),
-        "neighbour": (pairs % clusters).astype(job.node_type),
-        "weight": np.bincount(place, weight, len(pairs)).astype(np.int64),
+        "degree": degree[of_slice],
+        "neighbour": neighbour,
+        "weight": weight,
         "load": np.bincount(cluster - begin, load, end - begin).astype(np.int64),
     }
+
+
+def _between(row, ptr, neighbours, column, weights, clusters: int) -> tuple[np.ndarray, ...]:
+    """Add up edges between the clusters of rows, which may be there several times, and those of columns.
+
+    Returns all clusters, ascending, and the number of neighbours of each; and the neighbours and weights.
+    """
+    found, code = distinct(np.concatenate([column, row]), clusters)
+    indptr = np.concatenate([np.zeros(len(column), np.int64), ptr])  # columns are nodes without edges
+    begin, to, weight = native.contract(indptr, neighbours, weights, code)
+    return found, np.diff(begin), found[to], weight
 
 
 def _coarse_ends(job: Job, _item: int, number: int) -> Arrays:
     degrees = [job.folder.load(f"coarse-{number}/{index}", "degree")[0] for index in range(job.ranges)]
     return {"ends": np.array([sum(int(each.sum()) for each in degrees)])}
-
-
-def _slice_of(cluster: np.ndarray, clusters: int, job: Job) -> np.ndarray:
-    """The slice of all clusters that has each: slice i begins at i C / R, rounded up."""
-    return cluster.astype(np.int64) * job.ranges // clusters

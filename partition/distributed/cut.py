@@ -35,6 +35,7 @@ def cut_coarse(job: Job, _item: int, rounds: int, attempts: int) -> Arrays:
     degree, neighbour, weight, load = (np.concatenate(each) for each in zip(*pieces))
     indptr = np.concatenate([[0], np.cumsum(degree)])
     undirected = scipy.sparse.csr_array((weight, neighbour, indptr), shape=(len(load), len(load)))
+    undirected.sort_indices()  # in place
     of_types = [] if job.coo.schema is None else np.diff(job.coo.schema.node_ptr)[job.of_types].tolist()
     kinds, bounds = ("step", *["types"] * len(of_types)), np.array([_STEP_BOUND, *[NODES_BOUND] * len(of_types)])
     totals = np.array([[load.sum(), *of_types]])  # all that capacities depend on
@@ -156,7 +157,7 @@ def _search(job: Job, index: int, number: int, groups: list[list[int]], where: l
     del cells
     needed = BASE_BYTES + search_bytes(len(group), job.num_nodes, len(node), len(src))
     fits = job.sizes.usable_bytes is None or needed <= job.sizes.usable_bytes  # parts may be larger than was planned
-    if len(group) > 1 and fits and native.is_available():
+    if len(group) > 1 and fits:
         capacities, floors = job.folder.load("coarse-cut/0", "capacities", "floors")
         _move(job, node, degree, src, owner, capacities[group], floors[group], job.seed + number)
     order = np.argsort(node)

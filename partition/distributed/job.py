@@ -177,8 +177,14 @@ def places(nodes: np.ndarray, values: np.ndarray, num_nodes: int) -> np.ndarray:
     return np.where(nodes[found] == values, found, -1).astype(dtype)
 
 
+def distinct(values: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The different ones of some nodes, ascending, and the place of each value among them."""
+    found = unique(values)
+    return found, places(found, values, num_nodes)
+
+
 def mixed(values: np.ndarray, salt: int) -> np.ndarray:
-    """Numbers that look random, uint64, one for each value: the same on every machine (SplitMix64's finaliser)."""
+    """Numbers that look random, uint64, one for each value: the same on every machine and in the compiled loops."""
     with np.errstate(over="ignore"):
         x = values.astype(np.uint64) + np.uint64(salt % 2**32 + 1) * np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

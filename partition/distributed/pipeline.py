@@ -72,8 +72,7 @@ def check_options(config) -> None:
         raise InputError(
             "cut (--cut) is 'auto', and an engine (--engine) makes one cut, edge or vertex; choose one, or partition in one process"
         )
-    if config.cut == "vertex":
-        native.check_available()
+    native.check_available()
     other = [each.name for each in config.encodings if each.name not in ("degree", "hops")]
     if other:
         raise InputError(

@@ -46,6 +46,10 @@ _SIGNATURES = {
     "refine_some": (*_SEARCHED, _INT, _INT, _TABLE, _INT, _FLOAT, _INT),
     "refine_multilevel": (*_SEARCHED, _LONGS, _INT),
     "find_clusters": (*_UNDIRECTED, _LONGS, _IDS, _INT, _INT, _INT, _IDS_OUT),
+    "choose_clusters": (
+        *(_INT, _LONGS, _IDS, _IDS, _IDS, _array(np.bool_), _LONGS),
+        *(_INT, _LONGS, _LONGS, _INT, _IDS_OUT, _IDS_OUT),
+    ),
     "contract": (*_UNDIRECTED, _IDS, _INT, _LONGS_OUT, _IDS_OUT, _LONGS_OUT),
 }
 
@@ -125,6 +129,25 @@ def find_clusters(
     edges = _weighted_edges(indptr, neighbours, edge_weights)
     _library().dgl_gt_find_clusters(num_nodes, *edges, node_weights, groups, heaviest, sweeps, seed, label)
     return label
+
+
+def choose_clusters(
+    indptr, neighbours, *, of_neighbour, own, asks, node_weights, names, room, salt: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each node that asks the cluster to join, and the one that most of its edges go to; int32 (N,), or -1.
+
+    Rows are nodes, ``own``, int32 (N,), their clusters, and ``asks``, bool (N,), says which ask. ``neighbours`` are
+    places in ``of_neighbour``, int32, which are clusters. Clusters are places in ``names`` and ``room``, int64 (C,):
+    one with as much room as the node weighs, ``node_weights``, int64 (N,), and more of its edges than its own is
+    joined. Among several, a lot of ``salt``, ``names`` and the row decides.
+    """
+    shape = (len(indptr) - 1,)
+    joined, wished = np.empty(shape, np.int32), np.empty(shape, np.int32)
+    _check_shapes(neighbours=(neighbours, (indptr[-1],)), room=(room, names.shape), asks=(asks, shape))
+    _check_shapes(own=(own, shape), node_weights=(node_weights, shape))
+    rows = shape[0], indptr, neighbours, of_neighbour, own, asks, node_weights
+    _library().dgl_gt_choose_clusters(*rows, len(names), names, room, salt, joined, wished)
+    return joined, wished
 
 
 def contract(indptr, neighbours, edge_weights, cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -299,7 +322,7 @@ def _library():
     if library is not None:
         return library
     raise InputError(
-        "vertex cuts need the compiled extension of dgl-gt, which is not installed: install a C++ compiler (on Debian or "
+        "vertex cuts and engines (--engine) need the compiled extension of dgl-gt, which is not installed: install a C++ compiler (on Debian or "
         "Ubuntu: apt install g++) and then dgl-gt again (in its checkout: pip install --force-reinstall --no-deps .), or make "
-        "an edge cut"
+        "an edge cut in one process"
     )

@@ -82,6 +82,40 @@ EXPORT void dgl_gt_find_clusters(int64_t num_nodes, const int64_t* indptr, const
     renumber(num_nodes, label);
 }
 
+// Writes for each node that asks to which other cluster most of its edges go, by lot among several: to `wished` (N,) of
+// all other clusters, and to `joined` (N,) of those with room for it and more of its edges than its own; -1 where there
+// is none. The columns of `neighbours` are nodes, too, whose clusters are `of_neighbour`, and `own` are those of the
+// rows; both are places in `names` and `room`, (num_clusters,).
+EXPORT void dgl_gt_choose_clusters(int64_t num_nodes, const int64_t* indptr, const int32_t* neighbours,
+                                   const int32_t* of_neighbour, const int32_t* own, const bool* asks,
+                                   const int64_t* node_weights, int64_t num_clusters, const int64_t* names,
+                                   const int64_t* room, int64_t salt, int32_t* joined, int32_t* wished) {
+    std::vector<int64_t> affinity(num_clusters, 0);
+    std::vector<int32_t> reached;
+    for (int64_t node = 0; node < num_nodes; ++node) {
+        joined[node] = wished[node] = -1;
+        if (!asks[node]) continue;
+        reached.clear();
+        for (int64_t edge = indptr[node]; edge < indptr[node + 1]; ++edge) {
+            const int32_t cluster = of_neighbour[neighbours[edge]];
+            if (affinity[cluster]++ == 0) reached.push_back(cluster);
+        }
+        const auto lot = [&](int32_t cluster) { return mixed(uint64_t(names[cluster]) * 31 + uint64_t(node), salt); };
+        const auto is_better = [&](int32_t cluster, int32_t best) {
+            if (best < 0 || affinity[cluster] != affinity[best]) return best < 0 || affinity[cluster] > affinity[best];
+            return lot(cluster) > lot(best);
+        };
+        for (const int32_t cluster : reached) {
+            if (cluster == own[node]) continue;
+            if (is_better(cluster, wished[node])) wished[node] = cluster;
+            if (affinity[cluster] > affinity[own[node]] && room[cluster] >= node_weights[node] &&
+                is_better(cluster, joined[node]))
+                joined[node] = cluster;
+        }
+        for (const int32_t cluster : reached) affinity[cluster] = 0;
+    }
+}
+
 // Writes the graph of the clusters, without edges inside them: its indptr (num_clusters + 1,), and as many neighbours
 // and edge weights as indptr's last number says, at most indptr[N]. The weight of an edge is that of all edges between
 // the two clusters.

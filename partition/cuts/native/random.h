@@ -1,4 +1,4 @@
-// The random numbers of the local search.
+// The random numbers of the compiled loops.
 #pragma once
 
 #include <cstdint>
@@ -31,5 +31,13 @@ class Xorshift64Star {
     static constexpr uint64_t MULTIPLIER = 0x2545F4914F6CDD1Du;
     uint64_t state;
 };
+
+// The number of `value` in a lot with this salt: `mixed` of partition/distributed/job.py (SplitMix64's finaliser).
+inline uint64_t mixed(uint64_t value, uint64_t salt) {
+    uint64_t x = value + (salt % (uint64_t(1) << 32) + 1) * 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
 
 }  // namespace dgl_gt
