@@ -19,8 +19,8 @@ from dgl_gt.partition.cuts.local_search import TEMPERATURE, sweeps_for
 from dgl_gt.partition.cuts.permutation import row_type
 
 from .edges import edge_ids
-from .job import BASE_BYTES, EDGE_BYTES, Job, Sizes, places, search_bytes, unique
-from .stages import Arrays, Stages, by_key, gather
+from .job import BASE_BYTES, EDGE_BYTES, SEARCH_BYTES, Job, Sizes, edge_bytes, places, search_bytes, unique
+from .stages import Arrays, Stages, gather
 
 _MOST_ROUNDS = 16
 _STEP_BOUND = 1.03
@@ -65,9 +65,15 @@ def project(job: Job, index: int, rounds: int) -> Arrays:
 
 
 def by_part(owner, parts: int, node, degree, src, ids) -> Arrays:
-    """Nodes with their in-edges, by part; in each part in the order given."""
-    found = by_key("node", owner, parts, node=node, degree=degree)
-    return found | by_key("edge", np.repeat(owner, degree), parts, src=src, ids=ids)
+    """Nodes with their in-edges, by part; in each part ascending."""
+    order = np.lexsort((node, owner))
+    begin, degree = (np.cumsum(degree) - degree)[order], degree[order]
+    end = np.append(0, np.cumsum(degree))
+    at = np.repeat(begin - end[:-1], degree)
+    at += np.arange(len(at))
+    ptr = np.append(0, np.cumsum(np.bincount(owner, minlength=parts)))
+    nodes = {"node.ptr": ptr, "node.node": node[order], "node.degree": degree}
+    return nodes | {"edge.ptr": end[ptr], "edge.src": src[at], "edge.ids": ids[at]}
 
 
 def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]]:
@@ -155,16 +161,13 @@ def _search(job: Job, index: int, number: int, groups: list[list[int]], where: l
     owner = np.repeat(np.arange(len(group), dtype=np.int32), [len(each[0]) for each in cells])
     node, degree, src, ids = (np.concatenate(each) for each in zip(*cells))
     del cells
-    needed = BASE_BYTES + search_bytes(len(group), job.num_nodes, len(node), len(src))
+    of_edge = edge_bytes(job.num_nodes, job.num_edges, SEARCH_BYTES)
+    needed = BASE_BYTES + search_bytes(len(group), job.num_nodes, len(node), len(src), of_edge)
     fits = job.sizes.usable_bytes is None or needed <= job.sizes.usable_bytes  # parts may be larger than was planned
     if len(group) > 1 and fits:
         capacities, floors = job.folder.load("coarse-cut/0", "capacities", "floors")
         _move(job, node, degree, src, owner, capacities[group], floors[group], job.seed + number)
-    order = np.argsort(node)
-    indptr = np.concatenate([[0], np.cumsum(degree)])
-    taken = np.repeat(indptr[order] - np.concatenate([[0], np.cumsum(degree[order])])[:-1], degree[order])
-    taken += np.arange(len(src))
-    return by_part(owner[order], len(group), node[order], degree[order], src[taken], ids[taken])
+    return by_part(owner, len(group), node, degree, src, ids)
 
 
 def _move(job: Job, node, degree, src, owner, capacities, floors, seed: int) -> None:

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from dgl_gt.partition.cuts import native
 from dgl_gt.partition.errors import InputError, first_line, import_optional, whole_number
 from dgl_gt.partition.shards.manifest import FORMAT_VERSION
+from dgl_gt.partition.system.allocator import keep_small_blocks
 from dgl_gt.partition.system.units import format_bytes
 
 MEMORY_BYTES = 4 << 30  # of a task, by default
@@ -171,6 +172,7 @@ def _run_if_fit(asked: tuple[str, str, int], task: Callable[[int], int], item: i
     problem = _unfit(*asked)
     if problem is not None:
         raise InputError(problem)
+    keep_small_blocks()
     return task(item)
 
 

@@ -15,6 +15,7 @@ from .files import ArrayFile, Folder
 
 BASE_BYTES = 200 << 20  # of a process without a task
 EDGE_BYTES = 96  # that a task takes for each edge, at most, in the stages that hold most of them, with ids of 4 bytes
+SEARCH_BYTES = 48  # the same in the search, which was measured to take 36
 PLANNED, USABLE = (
     0.75,
     0.9,
@@ -46,13 +47,13 @@ class Sizes:
         return cls(min(chunk, ends // 4), min(of_range, ends // 2), ends // 2, ends, int(USABLE * memory_bytes))
 
 
-def edge_bytes(num_nodes: int, num_edges: int) -> int:
-    """Bytes that a task takes for each edge, at most."""
+def edge_bytes(num_nodes: int, num_edges: int, narrow: int = EDGE_BYTES) -> int:
+    """Bytes that a task takes for each edge, at most; ``narrow`` with ids of 4 bytes."""
     wide = np.dtype(row_type(2 * num_edges + num_nodes)).itemsize // 4  # ids of edges, also of those that are added
-    return EDGE_BYTES * (1 + wide) // 2
+    return narrow * (1 + wide) // 2
 
 
-def search_bytes(group: int, num_nodes: int, nodes: float, edges: float, of_edge: int = EDGE_BYTES) -> int:
+def search_bytes(group: int, num_nodes: int, nodes: float, edges: float, of_edge: int = SEARCH_BYTES) -> int:
     """Bytes that the search of a group of parts with so many nodes and in-edges takes, at most, beside the process.
 
     It counts, for each node it holds, also of other parts, the neighbours in each part of the group and outside.

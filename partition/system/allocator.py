@@ -13,6 +13,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from dgl_gt.partition.errors import InputError, check_one_of
@@ -45,7 +46,8 @@ _GIVE_BACK_ALL = {  # for tensors of many sizes, as of parts of many sizes, whic
     "jemalloc": {"MALLOC_CONF": "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:0,muzzy_decay_ms:0"},
     "tcmalloc": {"TCMALLOC_RELEASE_RATE": "10"},
 }
-_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1  # of mallopt
+_M_MMAP_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -4, -3, -1  # of mallopt
+_KEPT_BLOCK, _KEPT_BYTES = 32 << 20, 256 << 20  # older glibc takes no larger blocks
 _keeps_by_mallopt = False  # this process, see keep_for_reuse
 
 
@@ -148,3 +150,15 @@ def keep_for_reuse() -> None:
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
         _keeps_by_mallopt = True
+
+
+@cache
+def keep_small_blocks() -> None:
+    """Let glibc keep some freed memory, in blocks up to 32 MiB, whatever its environment says; once a process.
+
+    Dask's workers start with a setting that gives nearly all of it back, and tasks then wait for pages half of the time.
+    """
+    libc = ctypes.CDLL(None)
+    if running_allocator() == "glibc" and hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
