@@ -13,19 +13,19 @@ from functools import partial
 import numpy as np
 
 from dgl_gt.partition.cuts import native
-from dgl_gt.partition.cuts.metis import EDGE_BYTES as METIS_EDGE_BYTES
 from dgl_gt.partition.errors import InputError
 
-from .job import BASE_BYTES, USABLE, Job, distinct, mixed, places
+from .job import BASE_BYTES, COARSE_BYTES, USABLE, Job, distinct, mixed, places
 from .stages import Arrays, Stages, by_key, gather
 
 _CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
 _MOST_ROUNDS = 10
 _LEAST_SAVING = (
-    0.95  # clusters, or the edges between them, after two rounds over those before; with less gain, they end
+    0.95  # clusters and the edges between them, after two rounds over those before; with less gain, they end
 )
+_FAR = 3  # times the size that is wanted; it takes long to count the edges between clusters
 _ALONE_FROM = 2  # the round from which nodes that no cluster takes come together; that costs some halo rows
-_CLUSTER_BYTES, _END_BYTES = 80, 24  # that METIS takes for each node, and the task for each end of an edge
+_CLUSTER_BYTES = 80  # that METIS takes for each node
 
 
 def coarsen(run: Stages, job: Job, ends: int) -> int:
@@ -40,11 +40,11 @@ def coarsen(run: Stages, job: Job, ends: int) -> int:
     run.map("labels-0", partial(_labels, job, number=0), job.ranges)
     size, before = np.array([job.num_nodes, ends]), np.array([np.inf, np.inf])
     while size.sum() > job.sizes.coarse_ends and rounds < _MOST_ROUNDS:
-        if rounds > _ALONE_FROM and (size >= _LEAST_SAVING * before).all():
+        if rounds > _ALONE_FROM and size.sum() >= _LEAST_SAVING * before.sum():
             break
         if rounds:
             run.drop(f"cluster-{rounds}", f"coarse-{rounds}")
-        for _ in range(2):  # every node asks once
+        for _ in range(4 if size.sum() > _FAR * job.sizes.coarse_ends else 2):  # every node asks once, or twice
             _round(run, job, rounds, heaviest)
             rounds += 1
         size, before = _contract(run, job, rounds), size
@@ -57,7 +57,7 @@ def coarsen(run: Stages, job: Job, ends: int) -> int:
 
 def _check_metis(job: Job, clusters: int, ends: int) -> None:
     """Raise :class:`InputError` where METIS takes more memory for the graph of clusters than a task may."""
-    needed = BASE_BYTES + clusters * _CLUSTER_BYTES + ends * (METIS_EDGE_BYTES // 2 + _END_BYTES)
+    needed = BASE_BYTES + clusters * _CLUSTER_BYTES + ends * COARSE_BYTES
     if job.sizes.usable_bytes is not None and needed > job.sizes.usable_bytes:
         raise InputError(
             f"{job.coo.name} has few clusters: {clusters:,} are left, with {ends // 2:,} edges between them, for which METIS needs a "
@@ -199,7 +199,9 @@ def _coarse_pieces(job: Job, index: int, number: int, clusters: int) -> Arrays:
     of_slice, is_own = found.astype(np.int64) * job.ranges // clusters, loads > 0
     own = {"cluster": found[is_own], "load": loads[is_own], "degree": degree[is_own]}
     return {
-        **by_key("edge", np.repeat(of_slice, degree), job.ranges, neighbour=neighbour, weight=weight.astype(job.edge_type)),
+        **by_key(
+            "edge", np.repeat(of_slice, degree), job.ranges, neighbour=neighbour, weight=weight.astype(job.edge_type)
+        ),
         **by_key("load", of_slice[is_own], job.ranges, **own),
     }
 

@@ -19,7 +19,7 @@ from dgl_gt.partition.cuts.local_search import TEMPERATURE, sweeps_for
 from dgl_gt.partition.cuts.permutation import row_type
 
 from .edges import edge_ids
-from .job import BASE_BYTES, EDGE_BYTES, SEARCH_BYTES, Job, Sizes, edge_bytes, places, search_bytes, unique
+from .job import BASE_BYTES, EDGE_BYTES, SEARCH_BYTES, Job, Sizes, distinct, edge_bytes, places, search_bytes
 from .stages import Arrays, Stages, gather
 
 _MOST_ROUNDS = 16
@@ -175,10 +175,10 @@ def _move(job: Job, node, degree, src, owner, capacities, floors, seed: int) -> 
     order = np.argsort(node)
     place = places(node[order], src, job.num_nodes)
     is_outside = place < 0
-    outside = unique(src[is_outside])
+    outside, place_outside = distinct(src[is_outside], job.num_nodes)
     local = order.astype(row_type(len(node) + len(outside)))[place]
-    local[is_outside] = len(node) + places(outside, src[is_outside], job.num_nodes)
-    del place, is_outside
+    local[is_outside] = len(node) + place_outside
+    del place, is_outside, place_outside
     indptr = np.concatenate([[0], np.cumsum(degree), np.full(len(outside), len(src))]).astype(np.int64)
     loads = job.loads(node, degree)
     weights = np.concatenate([loads, np.zeros((len(outside), loads.shape[1]), np.int64)])

@@ -9,7 +9,7 @@ import numpy as np
 import scipy  # imports its parts at their first use
 
 from .files import array_file, write_rows
-from .job import Job, places, unique
+from .job import Job, distinct, unique
 from .stages import Arrays, Stages, by_key, gather
 
 _DEGREE = "source/degree.npy"
@@ -99,13 +99,13 @@ def sort_range(job: Job, index: int) -> Arrays:
     pairs = scipy.sparse.coo_array((np.ones(len(row), bool), (row, other)), shape=shape).tocsr()
     pairs.sum_duplicates()
     neighbours = pairs.indices.astype(job.node_type, copy=False)
-    others = unique(neighbours)
+    others, neighbours = distinct(neighbours, job.num_nodes)
     return {
         "indptr": in_edges.indptr.astype(np.int64),
         "src": in_edges.indices.astype(job.node_type, copy=False),
         "ids": in_edges.data,
         "ptr": pairs.indptr.astype(np.int64),
-        "neighbours": places(others, neighbours, job.num_nodes),
+        "neighbours": neighbours,
         "others": others,
         "out_degrees": out_degrees,
         "added": np.array(counts, np.int64),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dgl_gt.partition.cuts.balance import weights_by_degree
+from dgl_gt.partition.cuts.metis import EDGE_BYTES as METIS_EDGE_BYTES
 from dgl_gt.partition.cuts.permutation import row_type
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.sources.coo import COOGraph
@@ -16,6 +17,7 @@ from .files import ArrayFile, Folder
 BASE_BYTES = 200 << 20  # of a process without a task
 EDGE_BYTES = 96  # that a task takes for each edge, at most, in the stages that hold most of them, with ids of 4 bytes
 SEARCH_BYTES = 48  # the same in the search, which was measured to take 36
+COARSE_BYTES = METIS_EDGE_BYTES // 2 + 24  # that METIS and its task take for each end of an edge
 PLANNED, USABLE = (
     0.75,
     0.9,
@@ -44,7 +46,8 @@ class Sizes:
         ends = max(4, planned // edge_bytes(num_nodes, num_edges))
         chunk, of_range = (max(each, num_edges // _MANY) for each in (1 << 22, 1 << 23))
         of_range = max(of_range, 2 * num_edges // _MANY)
-        return cls(min(chunk, ends // 4), min(of_range, ends // 2), ends // 2, ends, int(USABLE * memory_bytes))
+        coarse = max(4, planned) // COARSE_BYTES
+        return cls(min(chunk, ends // 4), min(of_range, ends // 2), coarse, ends, int(USABLE * memory_bytes))
 
 
 def edge_bytes(num_nodes: int, num_edges: int, narrow: int = EDGE_BYTES) -> int:
@@ -180,7 +183,12 @@ def places(nodes: np.ndarray, values: np.ndarray, num_nodes: int) -> np.ndarray:
 
 def distinct(values: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """The different ones of some nodes, ascending, and the place of each value among them."""
-    found = unique(values)
+    if num_nodes <= _DENSE * len(values):
+        is_there = np.zeros(num_nodes, bool)
+        is_there[values] = True
+        found = np.flatnonzero(is_there).astype(values.dtype)
+    else:
+        found = unique(values)
     return found, places(found, values, num_nodes)
 
 

@@ -36,7 +36,7 @@ from dgl_gt.partition.system.output_checks import cannot_write
 
 from .cut import part_cells
 from .halo import fetch_halos, held_cells
-from .job import Job, places, unique
+from .job import Job, distinct, places, unique
 from .stages import Arrays, Stages, by_key, gather
 from .typed import count_sources, count_structure, typed_counts
 from .vertex_cut import PLACED
@@ -90,19 +90,19 @@ def _new_ids(job: Job, index: int, ptr: np.ndarray) -> Arrays:
 def _rows(job: Job, part: int, where: list, ptr: np.ndarray) -> Arrays:
     """The graph of the rows that a part holds, in the order of new ids, and what the part counts."""
     node, degree, src, ids = held_cells(job, part, where)
-    touched = unique(np.concatenate([node, src]))
+    touched, place = distinct(np.concatenate([node, src]), job.num_nodes)
     new = job.lookup("new-ids", "new", touched)
     order = np.argsort(new)
     held = new[order]
     local = np.empty(len(held), row_type(len(held)))
     local[order] = np.arange(len(held))
-    row = local[places(touched, node, job.num_nodes)]
+    row = local[place[: len(node)]]
     in_degrees: np.ndarray = np.zeros(len(held), np.int64)
     in_degrees[row] = degree
     indptr = np.concatenate([[0], np.cumsum(in_degrees)])
     at = np.empty(len(src), np.int64)
     at[np.repeat(indptr[row] - np.cumsum(degree) + degree, degree) + np.arange(len(src))] = np.arange(len(src))
-    graph = Graph(indptr, local[places(touched, src, job.num_nodes)][at], ids[at])
+    graph = Graph(indptr, local[place[len(node) :]][at], ids[at])
     local_ptr = np.searchsorted(held, ptr)
     counts, rings = count_part(graph, *_as_numbered(graph), local_ptr, part, job.halo_depth)
     found = {name: getattr(graph, name) for name in ("indptr", "indices", "edge_ids")}

@@ -92,8 +92,10 @@ def _run_task(folder: Folder, stage: str, task: Callable[[int], Arrays], item: i
 def by_key(name: str, key: np.ndarray, keys: int, **arrays: np.ndarray) -> Arrays:
     """Sort rows by their key, 0 to ``keys`` - 1, keeping their order otherwise; ``{name}.ptr`` says where each begins."""
     ptr = np.concatenate([[0], np.cumsum(np.bincount(key, minlength=keys))]).astype(np.int64)
-    order = np.argsort(key.astype(np.uint16 if keys <= 1 << 16 else np.int32), kind="stable")
-    return {f"{name}.ptr": ptr, **{f"{name}.{each}": array[order] for each, array in arrays.items()}}
+    if (key[1:] < key[:-1]).any():
+        order = np.argsort(key.astype(np.uint16 if keys <= 1 << 16 else np.int32), kind="stable")
+        arrays = {each: array[order] for each, array in arrays.items()}
+    return {f"{name}.ptr": ptr, **{f"{name}.{each}": array for each, array in arrays.items()}}
 
 
 def gather(folder: Folder, stage: str, items: range, name: str, key: int, *arrays: str) -> list[np.ndarray]:
