@@ -18,14 +18,13 @@ from .cut import group_size, rounds
 from .job import BASE_BYTES, PLANNED, Sizes, edge_bytes, search_bytes
 
 # Microseconds of one worker for each edge, on two cores of a server (benchmarks/distributed_cut.py)
-_SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _PLACE_US, _WRITE_US = 0.35, 1.9, 0.1, 0.08, 0.75, 0.4
+_SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _PLACE_US, _WRITE_US = 0.35, 0.5, 0.1, 0.08, 0.75, 0.4
 _MIB_S = 0.003  # seconds to write and to read again
 _ID_BYTES = 4
-_CONTRACTED_BYTES = 56  # of one contraction of the graph of clusters, for each edge
 _PLACED_BYTES = 60  # of the stages of a vertex cut, for each edge; half of it stays until the parts are written
 _UNEVEN = 1.5  # of the largest part over an even share
 _HALO = 0.5  # of the halo rows that a part can have at most
-_CONTRACTIONS, _CLUSTER_ROUNDS = 5, 10  # where clusters are needed, at most
+_CONTRACTIONS, _CLUSTER_ROUNDS = 2, 10  # where clusters are needed; later ones are smaller, all together write as two
 
 
 def most_edges(source: COOGraph, config) -> int:
@@ -65,7 +64,7 @@ def disk_bytes(coo: COOGraph, config, memory_bytes: int) -> int:
         2 * edges * (_ID_BYTES + _edge_id_bytes(coo, edges))
     )  # what one round of the search reads, and what it writes
     later = searched + written if config.cut == "vertex" else max(min(searched, at_once), written)
-    return int(copies + ranges + max(min(clusters, _CONTRACTED_BYTES * edges), later))
+    return int(copies + ranges + max(min(clusters, _contracted_bytes(coo, edges)), later))
 
 
 def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[str, int, int, float]]:
@@ -83,7 +82,7 @@ def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[
     coarse = min(2 * edges, 2 * sizes.coarse_ends)
     id_bytes = _edge_id_bytes(source, edges)
     sorted_bytes = edges * (7 * _ID_BYTES + 4 * id_bytes) + 2 * encoded
-    cluster_bytes = clustered * (_CONTRACTIONS * _CONTRACTED_BYTES * edges + _CLUSTER_ROUNDS * 3 * 8 * nodes)
+    cluster_bytes = clustered * (_CONTRACTIONS * _contracted_bytes(source, edges) + _CLUSTER_ROUNDS * 3 * 8 * nodes)
     searched_bytes = (len(groups) + 1) * edges * (_ID_BYTES + id_bytes)
     placing = "local search", max(map(len, groups), default=1), searched_bytes, _search_us(len(groups), edges)
     if is_vertex_cut:
@@ -108,6 +107,11 @@ def _encoded_bytes(source: COOGraph, config) -> int:
 
 def _edge_id_bytes(source: COOGraph, edges: int) -> int:
     return np.dtype(row_type(2 * edges + (source.num_nodes or 0))).itemsize
+
+
+def _contracted_bytes(source: COOGraph, edges: int) -> int:
+    """Bytes that the edges between clusters take as pieces and when they are added up, where no cluster has two nodes."""
+    return 2 * edges * (4 * _ID_BYTES + _edge_id_bytes(source, edges))
 
 
 def _search_us(rounds_: int, edges: int) -> float:

@@ -9,6 +9,7 @@ from xorshift import Xorshift64Star
 
 from dgl_gt.partition import load_graph, make_edge_cut, make_vertex_cut
 from dgl_gt.partition.cuts import clusters, metis, native
+from dgl_gt.partition.distributed.job import mixed
 from dgl_gt.partition.graph import from_edges, symmetrised
 
 compiled = pytest.mark.skipif(not native.is_available(), reason="clusters need the compiled extension")
@@ -62,6 +63,34 @@ def propagated(undirected, edge_weights, node_weights, groups, heaviest, sweeps,
             break
     first = {each: number for number, each in enumerate(dict.fromkeys(label))}
     return [first[each] for each in label]
+
+
+@compiled
+@pytest.mark.parametrize("seed", range(6))
+def test_the_clusters_that_nodes_choose(seed):
+    undirected, _, node_weights, own = drawn(seed)
+    draw = np.random.default_rng(seed)
+    asks, of_neighbour = draw.random(len(own)) < 0.7, draw.integers(0, 3, len(own)).astype(np.int32)
+    names, room = np.array([4, 9, 70]), draw.integers(0, 5, 3)
+    joined, wished = native.choose_clusters(
+        undirected.indptr.astype(np.int64),
+        undirected.indices,
+        of_neighbour=of_neighbour,
+        own=own,
+        asks=asks,
+        node_weights=node_weights,
+        names=names,
+        room=room,
+        salt=7,
+    )
+    for node in range(len(own)):
+        reached = of_neighbour[undirected.indices[slice(*undirected.indptr[node : node + 2])]]
+        affinity = np.bincount(reached, minlength=3)
+        lot = mixed(names * 31 + node, 7)
+        others = [c for c in range(3) if asks[node] and affinity[c] and c != own[node]]
+        fitting = [c for c in others if affinity[c] > affinity[own[node]] and room[c] >= node_weights[node]]
+        for found, among in ((joined[node], fitting), (wished[node], others)):
+            assert found == max(among, key=lambda c: (affinity[c], lot[c]), default=-1)
 
 
 @compiled

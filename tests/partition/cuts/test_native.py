@@ -57,6 +57,15 @@ def calls():
         "level_copies": {**lists, **dealt, "listed": np.arange(NODES), "rounds": 2, "owner": edge_owner},
         "choose_masters": {"copies": copies, "parts": PARTS},
         "find_clusters": {**weighted, **groups, "heaviest": 9, "sweeps": 2, "seed": 0},
+        "choose_clusters": {
+            **{name: weighted[name] for name in ("indptr", "neighbours")},
+            **{name: np.arange(NODES, dtype=np.int32) // 3 for name in ("of_neighbour", "own")},
+            "asks": np.ones(NODES, bool),
+            "node_weights": np.ones(NODES, np.int64),
+            "names": int64(NODES // 3),
+            "room": int64(NODES // 3),
+            "salt": 1,
+        },
         "contract": {**weighted, "cluster": np.arange(NODES, dtype=np.int32) // 3},
     }
 
@@ -98,7 +107,12 @@ def test_an_array_that_is_not_contiguous_raises(function, name):
 
 # What says itself how many nodes, edges or parts there are; all other shapes follow.
 FREE = {("list_by_node", "in_indptr"), ("level_copies", "indptr"), ("choose_masters", "copies")}
-FREE |= {("place_by_hdrf", "listed"), ("level_copies", "listed"), ("place_by_hdrf", "sizes")}
+FREE |= {
+    ("choose_clusters", "of_neighbour"),
+    ("place_by_hdrf", "listed"),
+    ("level_copies", "listed"),
+    ("place_by_hdrf", "sizes"),
+}
 
 
 @pytest.mark.parametrize(("function", "name"), [each for each in ARRAYS if each not in FREE])

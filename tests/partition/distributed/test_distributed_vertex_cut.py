@@ -159,9 +159,10 @@ def test_resume_refuses_the_other_cut(tmp_path):
         partition(path, 3, tmp_path / "out", engine=InProcess(), cut="vertex", resume=True)
 
 
-def test_without_the_compiled_extension_it_is_refused_at_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["edge", "vertex"])
+def test_without_the_compiled_extension_it_is_refused_at_once(tmp_path, monkeypatch, kind):
     path = save_graph(tmp_path / "graph.npz")
     monkeypatch.setattr(native, "_loaded", lambda: None)
     with pytest.raises(InputError, match="compiled extension"):
-        partition(path, 2, tmp_path / "out", engine=InProcess(), cut="vertex")
+        partition(path, 2, tmp_path / "out", engine=InProcess(), cut=kind)
     assert [each.name for each in tmp_path.iterdir()] == ["graph.npz"]
