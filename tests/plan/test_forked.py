@@ -77,16 +77,20 @@ def test_a_lack_of_memory_is_still_one():
         run_forked(lambda: torch.empty(1 << 58))
 
 
-class Unreadable(Exception):
-    """It can be pickled, and not be read again."""
+def unreadable():
+    raise OSError("it is gone")
 
-    def __init__(self, first, second):
-        super().__init__(f"{first} and {second}")
+
+class Unreadable(Exception):
+    """It can be pickled, and not be read again, also where tblib has changed how errors are pickled (Dask imports it)."""
+
+    def __reduce__(self):
+        return unreadable, ()
 
 
 def test_an_error_that_cannot_be_read_again_comes_in_words():
     def work():
-        raise Unreadable("this", "that")
+        raise Unreadable("this and that")
 
     with pytest.raises(RuntimeError, match="Unreadable: this and that"):
         run_forked(work)

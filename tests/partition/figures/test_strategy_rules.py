@@ -54,12 +54,10 @@ def test_depths_that_are_refused(figures, strategy, depth):
         check_strategy(figures, strategy_of(strategy), depth)
 
 
-OF_TYPED_GRAPHS = {"schema", "typed"}  # which others do without
+OPTIONAL = {"schema", "typed", "pieces"}  # which most figures do without
 
 
-@pytest.mark.parametrize(
-    "name", [each.name for each in dataclasses.fields(Figures) if each.name not in OF_TYPED_GRAPHS]
-)
+@pytest.mark.parametrize("name", [each.name for each in dataclasses.fields(Figures) if each.name not in OPTIONAL])
 def test_a_missing_count_is_an_error(name):
     values = vars(EDGE)
     with pytest.raises(TypeError, match=name):
