@@ -76,8 +76,10 @@ def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
             process.wait()
 
 
-def cut(folder: Path, out: Path, *, after_s: float | None = None, victim: int = 0, resume: bool = False) -> float:
-    """Cut the graph on a cluster, one of whose processes is killed after some seconds; return how long it took."""
+def cut(
+    folder: Path, out: Path, *, after_s: float | None = None, victim: int = 0, resume: bool = False
+) -> tuple[float, bool]:
+    """Cut the graph on a cluster, one of whose processes is killed after some seconds; return how long it took, and if it was."""
     with cluster(folder) as (address, processes), connected(address) as engine:
         engine.client.wait_for_workers(2, timeout=60)
         logged = Logged(engine.client)
@@ -90,17 +92,18 @@ def cut(folder: Path, out: Path, *, after_s: float | None = None, victim: int = 
             partition(SOURCE, 4, out, engine=logged, worker_memory=MEMORY, resume=resume)
         finally:
             kill.cancel()
-        return time.monotonic() - started
+        return time.monotonic() - started, processes[victim].poll() is not None
 
 
-def trial(draw: random.Random, whole_s: float, expected: str, tasks: int, *, of_scheduler: bool) -> dict:
-    """One run in which a process is killed."""
+def trial(draw: random.Random, whole_s: float, expected: str, tasks: int, *, of_scheduler: bool) -> dict | None:
+    """One run in which a process is killed; None if the run ended before."""
     with tempfile.TemporaryDirectory() as made:
         folder, out = Path(made), Path(made) / "out"
         after_s, victim = draw.uniform(0, whole_s), 0 if of_scheduler else draw.choice((1, 2))
         resumed = False
         try:
-            cut(folder, out, after_s=after_s, victim=victim)
+            if not cut(folder, out, after_s=after_s, victim=victim)[1]:
+                return None
         except InputError:
             if not of_scheduler:
                 raise
@@ -135,11 +138,12 @@ def main() -> None:
     sizes = Sizes(chunk_edges=25_000, range_ends=50_000, coarse_ends=50_000, group_edges=1)
     Sizes.within = lambda *given: sizes  # so that there are many tasks
     with tempfile.TemporaryDirectory() as made:
-        whole_s = cut(Path(made), Path(made) / "out")
+        whole_s, _ = cut(Path(made), Path(made) / "out")
         expected, tasks = digest(Path(made) / "out"), len((Path(made) / "begun").read_text().splitlines())
     draw, rows = random.Random(args.seed), []
-    for number in range(args.workers_killed + args.schedulers_killed):
-        rows.append(trial(draw, whole_s, expected, tasks, of_scheduler=number >= args.workers_killed))
+    while len(rows) < args.workers_killed + args.schedulers_killed:
+        row = trial(draw, whole_s, expected, tasks, of_scheduler=len(rows) >= args.workers_killed)
+        rows += [row] if row else []
     if args.json:
         print(json.dumps({"processor": processor(), "tasks": tasks, "seconds": whole_s, "rows": rows}))
         return

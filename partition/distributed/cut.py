@@ -83,7 +83,9 @@ def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]
     chosen: list = []
     if job.parts > 1 and "owner" not in job.arrays:
         (between,) = job.folder.load("coarse-cut/0", "between")
-        chosen = rounds(job.parts, group_size(job.parts, job.num_nodes, job.num_edges, job.sizes), between)
+        chosen = rounds(
+            job.parts, group_size(job.parts, job.num_nodes, job.num_edges, job.sizes, len(job.of_types)), between
+        )
     for number, groups in enumerate(chosen, start=1):
         stage = f"cells-{number}"
         run.map(stage, partial(_search, job, number=number, groups=groups, where=where), len(groups))
@@ -94,12 +96,13 @@ def refine(run: Stages, job: Job, clustered: int) -> list[tuple[str, range, int]
     return where
 
 
-def group_size(parts: int, num_nodes: int, num_edges: int, sizes: Sizes) -> int:
-    """How many parts one task searches, at most."""
+def group_size(parts: int, num_nodes: int, num_edges: int, sizes: Sizes, types: int = 0) -> int:
+    """How many parts one task searches, at most, where so many ``types`` are kept even."""
     room = sizes.group_edges * EDGE_BYTES
 
     def fits(group: int) -> bool:
-        return search_bytes(group, num_nodes, *(group / parts * each for each in (num_nodes, num_edges))) <= room
+        nodes, edges = (group / parts * each for each in (num_nodes, num_edges))
+        return search_bytes(group, num_nodes, nodes, edges, types=types) <= room
 
     return max((group for group in range(2, parts + 1) if fits(group)), default=2)
 
@@ -162,7 +165,7 @@ def _search(job: Job, index: int, number: int, groups: list[list[int]], where: l
     node, degree, src, ids = (np.concatenate(each) for each in zip(*cells))
     del cells
     of_edge = edge_bytes(job.num_nodes, job.num_edges, SEARCH_BYTES)
-    needed = BASE_BYTES + search_bytes(len(group), job.num_nodes, len(node), len(src), of_edge)
+    needed = BASE_BYTES + search_bytes(len(group), job.num_nodes, len(node), len(src), of_edge, len(job.of_types))
     fits = job.sizes.usable_bytes is None or needed <= job.sizes.usable_bytes  # parts may be larger than was planned
     if len(group) > 1 and fits:
         capacities, floors = job.folder.load("coarse-cut/0", "capacities", "floors")
@@ -180,10 +183,9 @@ def _move(job: Job, node, degree, src, owner, capacities, floors, seed: int) -> 
     local[is_outside] = len(node) + place_outside
     del place, is_outside, place_outside
     indptr = np.concatenate([[0], np.cumsum(degree), np.full(len(outside), len(src))]).astype(np.int64)
-    loads = job.loads(node, degree)
-    weights = np.concatenate([loads, np.zeros((len(outside), loads.shape[1]), np.int64)])
+    weights = job.loads(node, degree, others=len(outside))
     everyone = np.append(owner, np.full(len(outside), len(capacities), np.int32))
-    none = np.zeros((1, loads.shape[1]), np.int64)
+    none = np.zeros((1, weights.shape[1]), np.int64)
     native.refine(
         indptr,
         local,

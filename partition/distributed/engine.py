@@ -69,9 +69,11 @@ class DaskEngine:
         self._ask_workers()
 
     def _ask_workers(self) -> None:
+        from distributed.comm import CommClosedError
+
         answers = self.client.run(_unfit, *self._asked, on_error="return")
         for address, answer in answers.items():
-            if isinstance(answer, OSError):  # it has died; others ask again at each task
+            if isinstance(answer, CommClosedError):  # it has died; others ask again at each task
                 continue
             if isinstance(answer, BaseException):
                 raise InputError(

@@ -41,7 +41,7 @@ def check_worker_memory(coo: COOGraph, config, memory_bytes: int) -> None:
     )
     of_node += _encoded_bytes(coo, config)
     of_edge, together = edge_bytes(nodes, edges), min(2, parts) / parts
-    searched = search_bytes(2, nodes, together * nodes, together * edges, of_edge)
+    searched = search_bytes(2, nodes, together * nodes, together * edges, of_edge, _types_kept_even(coo, config))
     rows = nodes / parts + _HALO * min(nodes, edges / parts)
     written = edges / parts * (of_edge + data_bytes) + rows * (2 * of_node + of_edge)
     needed = int((BASE_BYTES + _UNEVEN * max(searched, written)) / PLANNED)
@@ -76,7 +76,7 @@ def estimated_stages(source: COOGraph, config, memory_bytes: int) -> list[tuple[
     of_edges = sum(value.nbytes for value in source.edge_data.values())
     chunks, ranges = max(1, -(-edges // sizes.chunk_edges)), max(1, -(-2 * edges // sizes.range_ends))
     is_vertex_cut = config.cut == "vertex"
-    size = group_size(parts, nodes, edges, sizes)
+    size = group_size(parts, nodes, edges, sizes, _types_kept_even(source, config))
     groups = rounds(parts, size, np.zeros((parts, parts))) if parts > 1 and not is_vertex_cut else []
     clustered = 2 * edges > sizes.coarse_ends
     coarse = min(2 * edges, 2 * sizes.coarse_ends)
@@ -103,6 +103,11 @@ def _encoded_bytes(source: COOGraph, config) -> int:
     feat = source.node_data.get("feat")
     features = 0 if feat is None else math.prod(feat.shape[1:])
     return row_bytes([each.on(source.schema) for each in config.encodings], features)
+
+
+def _types_kept_even(source: COOGraph, config) -> int:
+    is_asked = source.schema is not None and config.balance is not None
+    return sum(nodes > 0 for nodes in source.schema.nodes.values()) if is_asked else 0
 
 
 def _edge_id_bytes(source: COOGraph, edges: int) -> int:

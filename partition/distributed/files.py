@@ -149,7 +149,7 @@ def write_rows(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iter
         with temporary.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
             for rows in blocks:
-                file.write(rows.astype(dtype).tobytes())
+                file.write(np.ascontiguousarray(rows, dtype).data)
         _put(temporary, path)
     except OSError as error:
         raise cannot_write(path, error) from error

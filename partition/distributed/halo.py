@@ -24,7 +24,12 @@ def fetch_halos(run: Stages, job: Job, where: list) -> None:
 def held_cells(job: Job, part: int, where: list, hops: int | None = None) -> list[np.ndarray]:
     """The nodes of a part and of the first hops of its halo, their in-degrees, and sources and ids of their in-edges."""
     stages = [f"in-edges-{hop}" for hop in range(1, job.halo_depth if hops is None else hops + 1)]
-    _check_fits(job, part, stages)
+    edges = sum(
+        int(np.diff(job.folder.rows(f"{stage}/{index}", "edge.ptr", part, part + 2))[0])
+        for stage in stages
+        for index in range(job.ranges)
+    )
+    _check_fits(job, edges, f"the halo of part {part} has")
     pieces = [part_cells(job, where[part]), *(part_cells(job, (stage, range(job.ranges), part)) for stage in stages)]
     return [np.concatenate(each) for each in zip(*pieces)]
 
@@ -45,21 +50,16 @@ def _in_edges(job: Job, index: int, hop: int) -> Arrays:
     indptr, src = job.folder.load(f"ranges-sorted/{index}", "indptr", "src")
     begin = indptr[node - job.range_ptr[index]]
     degree = indptr[node - job.range_ptr[index] + 1] - begin
+    _check_fits(job, int(degree.sum()), f"the halos of all parts have in one of {job.ranges} ranges of nodes")
     at = np.repeat(begin - np.cumsum(degree) + degree, degree) + np.arange(degree.sum())
     return by_part(part, job.parts, node, degree, src[at], edge_ids(job, index)[at])
 
 
-def _check_fits(job: Job, part: int, stages: list[str]) -> None:
-    """Raise :class:`InputError` where the in-edges of a halo take more memory than a task has."""
-    edges = sum(
-        int(np.diff(job.folder.rows(f"{stage}/{index}", "edge.ptr", part, part + 2))[0])
-        for stage in stages
-        for index in range(job.ranges)
-    )
+def _check_fits(job: Job, edges: int, whose: str) -> None:
+    """Raise :class:`InputError` where so many in-edges of halos take more memory than a task has."""
     needed = BASE_BYTES + edges * edge_bytes(job.num_nodes, job.num_edges)
     if job.sizes.usable_bytes is not None and needed > job.sizes.usable_bytes:
         raise InputError(
-            f"halo_depth (--halo-depth) is {job.halo_depth}, and the halo of part {part} has {edges:,} in-edges, which take a "
-            f"worker_memory (--worker-memory) of about {int(needed / USABLE) >> 20}MiB: give that much, make more parts, or take "
-            "fewer hops"
+            f"halo_depth (--halo-depth) is {job.halo_depth}, and {whose} {edges:,} in-edges, which take a worker_memory "
+            f"(--worker-memory) of about {int(needed / USABLE) >> 20}MiB: give that much, or take fewer hops"
         )

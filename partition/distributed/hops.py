@@ -25,7 +25,7 @@ from .job import Job, places, unique
 from .stages import Arrays, Stages
 
 _COLUMNS = 16  # of a token that a task computes
-_CHUNK_ROWS = 1 << 14
+_CHUNK_BYTES = 16 << 20  # of tokens that are joined at a time
 
 
 @dataclass(frozen=True)
@@ -170,10 +170,12 @@ def _joined(job: Job, of_type: int, tokens: _Tokens, kept: range) -> Iterator[np
     firsts = (
         np.load(_place(job, "first-tokens", of_type), mmap_mode="r") if last > first else np.zeros((0, tokens.width))
     )
+    columns = tokens.width * sum(tokens.counts[hop][of_type] for hop in kept)
+    at_once = max(1, _CHUNK_BYTES // max(1, 4 * columns))
     for index in range(job.ranges):
         begin, end = np.clip(job.range_ptr[index : index + 2], first, last).tolist()
-        for start in range(begin, end, _CHUNK_ROWS):
-            stop = min(start + _CHUNK_ROWS, end)
+        for start in range(begin, end, at_once):
+            stop = min(start + at_once, end)
             pieces = [firsts[start - first : stop - first]] if 0 in kept else []
             for hop in (each for each in kept if each):
                 for place in range(tokens.counts[hop][of_type]):

@@ -56,12 +56,15 @@ def edge_bytes(num_nodes: int, num_edges: int, narrow: int = EDGE_BYTES) -> int:
     return narrow * (1 + wide) // 2
 
 
-def search_bytes(group: int, num_nodes: int, nodes: float, edges: float, of_edge: int = SEARCH_BYTES) -> int:
+def search_bytes(
+    group: int, num_nodes: int, nodes: float, edges: float, of_edge: int = SEARCH_BYTES, types: int = 0
+) -> int:
     """Bytes that the search of a group of parts with so many nodes and in-edges takes, at most, beside the process.
 
-    It counts, for each node it holds, also of other parts, the neighbours in each part of the group and outside.
+    It counts, for each node it holds, also of other parts, the neighbours in each part of the group and outside; and it has a
+    weight of each for all ``types`` that are kept even.
     """
-    return int(edges * of_edge + 4 * (group + 1) * min(num_nodes, nodes + edges))
+    return int(edges * of_edge + (4 * (group + 1) + 8 * types) * min(num_nodes, nodes + edges))
 
 
 @dataclass(frozen=True)
@@ -136,14 +139,16 @@ class Job:
         schema = self.coo.schema if self.balances_types else None
         return np.zeros(0, np.int64) if schema is None else np.flatnonzero(np.diff(schema.node_ptr))
 
-    def loads(self, nodes: np.ndarray, in_degrees: np.ndarray) -> np.ndarray:
-        """What nodes add to their part, int64 (n, kinds): their weight, and 1 for their type."""
-        columns = [self.weights(in_degrees)]
+    def loads(self, nodes: np.ndarray, in_degrees: np.ndarray, others: int = 0) -> np.ndarray:
+        """What nodes add to their part, int64 (n, kinds): their weight, and 1 for their type; then zeros for ``others``."""
+        found = np.zeros((len(nodes) + others, 1 + len(self.of_types)), np.int64)
+        found[: len(nodes), 0] = self.weights(in_degrees)
         if len(self.of_types):
             assert self.coo.schema is not None
             types = self.coo.schema.type_of(nodes)
-            columns += [types == each for each in self.of_types]
-        return np.stack(columns, axis=1).astype(np.int64)
+            for kind, each in enumerate(self.of_types, start=1):
+                found[: len(nodes), kind] = types == each
+        return found
 
     def lookup(self, stage: str, name: str, nodes: np.ndarray, first: int = 0) -> np.ndarray:
         """The values of ascending nodes, of which ``stage`` has a file for each range; one file is read at a time.

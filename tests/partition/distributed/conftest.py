@@ -2,7 +2,14 @@ import os
 
 import pytest
 
+from dgl_gt.partition.cuts import native
 from dgl_gt.partition.distributed.job import Sizes
+
+
+@pytest.fixture(autouse=True)
+def needs_native():
+    if not native.is_available():
+        pytest.skip("the compiled extension is not installed")
 
 
 @pytest.fixture

@@ -68,6 +68,13 @@ def test_a_worker_that_dies_while_it_is_asked(tmp_path, engine, path, expected, 
     assert files_of(tmp_path / "out") == expected
 
 
+def test_a_worker_that_cannot_run_dgl_gt(tmp_path, engine, path, monkeypatch):
+    monkeypatch.setattr(engine.client, "run", lambda *given, **more: {"tcp://127.0.0.1:1": OSError("libc.so.6")})
+    with pytest.raises(InputError, match=r"tcp://127.0.0.1:1 .*libc\.so"):
+        partition(path, 4, tmp_path / "out", engine=engine, worker_memory=MEMORY)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_error_of_the_input_comes_back_from_a_worker(tmp_path, engine, path, expected, everything_mapped):
     changed = []
 

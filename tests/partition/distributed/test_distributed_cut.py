@@ -10,7 +10,6 @@ from distributed_cases import Counting, files_of, owner_of, save_graph
 from search_cases import random_graph
 
 from dgl_gt.partition import InputError, from_edges, partition, verify
-from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.balance import make_balance
 from dgl_gt.partition.cuts.permutation import count_assignment, in_edges
 from dgl_gt.partition.distributed.cut import _move, rounds
@@ -115,7 +114,6 @@ def test_names_of_nodes_and_tables(tmp_path):
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
 
 
-@pytest.mark.skipif(not native.is_available(), reason="the compiled extension is not installed")
 def test_nearly_as_few_halo_rows_as_one_process(tmp_path, monkeypatch):
     sizes = Sizes(chunk_edges=5000, range_ends=6000, coarse_ends=4000, group_edges=10)
     monkeypatch.setattr(Sizes, "within", classmethod(lambda cls, *given: sizes))
@@ -236,7 +234,6 @@ def test_every_two_parts_meet(parts, per_group):
     assert len(met) == parts * (parts - 1) // 2
 
 
-@pytest.mark.skipif(not native.is_available(), reason="the compiled extension is not installed")
 @pytest.mark.parametrize("seed", range(6))
 def test_groups_that_search_at_the_same_time_save_what_each_saves(seed):
     graph, draw = random_graph(seed), np.random.default_rng(seed)
@@ -245,7 +242,7 @@ def test_groups_that_search_at_the_same_time_save_what_each_saves(seed):
         num_nodes=count,
         num_edges=graph.num_edges,
         node_type=np.int32,
-        loads=lambda nodes, _: np.ones((len(nodes), 1), int),
+        loads=lambda nodes, _, others: np.repeat([[1], [0]], (len(nodes), others), axis=0),
     )
 
     def halo(owner):

@@ -15,7 +15,6 @@ from dgl_gt.partition.distributed.engine import local
 from dgl_gt.partition.distributed.job import Sizes
 from dgl_gt.partition.distributed.stages import InProcess
 
-pytestmark = pytest.mark.skipif(not native.is_available(), reason="the compiled extension is not installed")
 GRAPHS = {
     "directed": {},
     "listed once": {"directed": False},

@@ -8,7 +8,6 @@ from distributed_cases import Counting, files_of, owner_of, save_graph
 
 from dgl_gt.partition import InputError, from_edges, partition, verify
 from dgl_gt.partition.config import PartitionConfig
-from dgl_gt.partition.cuts import native
 from dgl_gt.partition.distributed import cut, estimate, pipeline
 from dgl_gt.partition.distributed.cut import group_size, rounds
 from dgl_gt.partition.distributed.files import Folder
@@ -74,9 +73,9 @@ def test_groups_of_many_parts_count_the_table_of_the_search():
     shares = [each / 64 * nodes for each in (size, size + 1)]
     needs = [search_bytes(size + i, nodes, share, share) for i, share in enumerate(shares)]
     assert needs[0] <= sizes.group_edges * EDGE_BYTES < needs[1]
+    assert group_size(64, nodes, edges, sizes, types=100) < size
 
 
-@pytest.mark.skipif(not native.is_available(), reason="the compiled extension is not installed")
 @pytest.mark.parametrize("usable", [BASE_BYTES, None])
 def test_a_group_that_does_not_fit_is_not_searched(tmp_path, monkeypatch, usable):
     moved = []

@@ -7,14 +7,13 @@ import pytest
 from distributed_cases import Counting, files_of, owner_of, save_graph, written_by_one_process
 
 from dgl_gt.partition import InputError, encode, from_edges, from_relations, load_graph, partition, verify
-from dgl_gt.partition.cuts import native
+from dgl_gt.partition.distributed import halo
 from dgl_gt.partition.distributed.engine import local
-from dgl_gt.partition.distributed.job import Sizes
+from dgl_gt.partition.distributed.job import EDGE_BYTES, Sizes
 from dgl_gt.partition.distributed.stages import InProcess
 from dgl_gt.partition.schema import Schema
 
 pytestmark = pytest.mark.usefixtures("small_tasks")
-needs_native = pytest.mark.skipif(not native.is_available(), reason="the compiled extension is not installed")
 
 
 def typed(seed=0):
@@ -52,7 +51,6 @@ def test_a_given_owner_with_empty_parts(tmp_path):
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
 
 
-@needs_native
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_the_same_edges_and_masters_give_the_same_bytes(tmp_path, parts):
     graph = typed(parts)
@@ -101,7 +99,6 @@ def write_folder(folder):
     return folder / "graph"
 
 
-@needs_native
 def test_types_are_kept_even(tmp_path):
     draw, sizes = np.random.default_rng(0), {"paper": 400, "author": 200, "venue": 0}
     edges = {(name, "knows", name): draw.integers(0, size, (2, 4 * size)) for name, size in sizes.items() if size}
@@ -182,13 +179,20 @@ def test_edges_are_not_added_to_relations(tmp_path, option):
     assert partition(graph, 3, tmp_path / "out", engine=InProcess())["edges"] == graph.num_edges
 
 
-def test_a_halo_that_does_not_fit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dgl_gt.partition.distributed.halo.BASE_BYTES", 1 << 40)
-    path = save_graph(tmp_path / "graph.npz")
-    sizes = Sizes(chunk_edges=300, range_ends=600, coarse_ends=100, group_edges=10, usable_bytes=1 << 34)
+@pytest.mark.parametrize("parts, whose", [(12, "halos of all parts"), (2, "halo of part")])
+def test_halos_that_do_not_fit_are_refused(tmp_path, small_tasks, monkeypatch, parts, whose):
+    """Many small halos in the task of a range, or a large one in that of a part."""
+    path, seen = save_graph(tmp_path / "graph.npz"), {}
+    owner = np.arange(load_graph(path).num_nodes) % parts
+    with monkeypatch.context() as patch:
+        patch.setattr(halo, "_check_fits", lambda job, edges, name: seen.setdefault(whose in name, []).append(edges))
+        partition(path, parts, tmp_path / "whole", engine=InProcess(), owner=owner, halo_depth=2)
+    assert max(seen[True]) > max(seen[False])
+    usable = halo.BASE_BYTES + max(seen[False]) * EDGE_BYTES
+    sizes = replace(Sizes.within(0, 0, 0), usable_bytes=usable)
     monkeypatch.setattr(Sizes, "within", classmethod(lambda cls, *given: sizes))
-    with pytest.raises(InputError, match=r"halo_depth.* 2, .*worker-memory"):
-        partition(path, 3, tmp_path / "out", engine=InProcess(), halo_depth=2)
+    with pytest.raises(InputError, match=rf"halo_depth.* 2, .*{whose}.*worker-memory"):
+        partition(path, parts, tmp_path / "out", engine=InProcess(), owner=owner, halo_depth=2)
     assert not (tmp_path / "out").exists()
 
 
