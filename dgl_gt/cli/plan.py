@@ -28,9 +28,9 @@ from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.storage import located
-from dgl_gt.partition.system.units import format_bytes
+from dgl_gt.partition.system.units import format_bytes, format_count
 from dgl_gt.plan.candidates import NothingFits, Plan, forecast_table, plot, text_of_plan
-from dgl_gt.plan.forecast import assumed_profile, forecast
+from dgl_gt.plan.forecast import assumed_profile, can_spill, forecast
 from dgl_gt.run_files.run_record import check_table, compare_with_prediction
 from dgl_gt.train.config import TrainConfig, policy_of
 from dgl_gt.train.task_settings import ASSUMED_CLASSES
@@ -160,6 +160,11 @@ def _plan(args, command: argparse.ArgumentParser):
         )
     cuts = [] if policy.is_exact else [(str(each), read_figures(read_manifest(each))) for each in args.source]
     if cuts:  # a policy for other graphs, layers, ranks or models is refused before any work
+        if args.world_size not in (None, [cuts[0][1].parts]):
+            raise InputError(
+                f"--policy is {args.policy}, and --world-size {','.join(map(str, args.world_size))}; {cuts[0][0]} has "
+                f"{format_count(cuts[0][1].parts, 'part')}, for as many ranks of which policies are predicted: leave --world-size out"
+            )
         if cuts[0][1].schema is not None:
             policy.check_typed(cuts[0][0])
         policy.check(None if args.model_factory else config.model.layers, cuts[0][1].parts)
@@ -268,7 +273,7 @@ def _forecast(args, traces_of, profile) -> dict:
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
             figures_of=args.figures_of,
-            spill=True,
+            spill=can_spill(profile),
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,

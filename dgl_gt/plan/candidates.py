@@ -171,14 +171,16 @@ class NothingFits(InputError):
     ----------
     least_bytes : int
         Largest process of the candidate that comes nearest (bytes).
+    missing_bytes : int
+        What it needs beyond the largest bound.
     """
 
-    def __init__(self, message: str, least_bytes: int):
+    def __init__(self, message: str, least_bytes: int, missing_bytes: int):
         super().__init__(message)
-        self.least_bytes = least_bytes
+        self.least_bytes, self.missing_bytes = least_bytes, missing_bytes
 
     def __reduce__(self):  # so that it can come from another process
-        return NothingFits, (str(self), self.least_bytes)
+        return NothingFits, (str(self), self.least_bytes, self.missing_bytes)
 
 
 def _shows_files(candidate: Candidate) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -27,6 +28,7 @@ from .select import choose
 from .tracer import Tracer
 
 _MOST_PIECES = 64  # parts per rank that a plan of a graph tries
+_MOST_SAVING = 4  # by all further parts, relative to what the last doubling of their number saved
 
 
 def assumed_profile(profile: Profile, keeps_memory: bool) -> Profile:
@@ -34,6 +36,11 @@ def assumed_profile(profile: Profile, keeps_memory: bool) -> Profile:
     if profile.kind != "default":
         return profile
     return msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks(keeps_memory))
+
+
+def can_spill(profile: Profile) -> bool:
+    """Whether layers can run part by part; datasheets are those of GPUs, where they cannot."""
+    return profile.kind != "datasheet"
 
 
 def forecast(
@@ -94,13 +101,21 @@ def forecast(
         figures = [mapped_layout(graph, cut, hops, costs, profile).figures for cut, hops in cuts]
         figures = [scaled(each, *figures_of) for each in figures] if figures_of else figures
         progress(f"tracing steps on {format_count(ranks, 'rank')}")
+        least_bytes = math.inf
         while True:
             try:
                 return choose([(None, each) for each in figures], traces, profile, **bounds)
             except NothingFits as error:
                 parts = 2 * (figures[-1].pieces or figures[0]).parts
-                if not spill or graph.schema is not None or parts > min(_MOST_PIECES * ranks, graph.num_nodes):
+                is_all = parts > min(_MOST_PIECES * ranks, graph.num_nodes)
+                if (
+                    not spill
+                    or graph.schema is not None
+                    or is_all
+                    or error.missing_bytes > _MOST_SAVING * (least_bytes - error.least_bytes)
+                ):
                     return error
+                least_bytes = error.least_bytes
             shares = None if weights is None else np.repeat(weights, parts // ranks) * ranks / parts
             cut = make_edge_cut(graph, parts, target_weights=shares, seed=seed, progress=progress)
             of_parts = mapped_layout(graph, cut, 1, costs, profile.of_slowest_rank()).figures
@@ -124,7 +139,7 @@ def _plan_of_shards(
     figures = cuts[0][1]
     sizes = world_sizes or [figures.parts]
     for ranks in sizes:
-        shares_parts = bounds["spill"] and any(can_share_ranks(each) for _, each in cuts) and figures.parts % ranks == 0
+        shares_parts = any(can_share_ranks(each) for _, each in cuts) and figures.parts % ranks == 0
         if ranks != figures.parts and not shares_parts:
             raise InputError(
                 f"world_size is {','.join(map(str, sizes))}, but {sources[0]} has {format_count(figures.parts, 'part')}; give a number that divides "

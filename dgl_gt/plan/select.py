@@ -188,7 +188,7 @@ class Search:
             (replace(each, ranks=figures.parts, parts=(figures.pieces or figures).parts), figures)
             for directory, figures in cuts
             for strategy in self.strategies
-            if strategy.is_of_use(figures) and (figures.pieces is None or strategy in (LOCAL, HALO))
+            if strategy.is_of_use(figures)
             for depth in strategy.depths(figures, self.max_depth)
             for each in self._modes(
                 Candidate(figures.cut, strategy.name, depth, "none", directory),
@@ -232,7 +232,7 @@ class Search:
                 f"largest rank; raise the bound to that (--rank-memory {enough}MiB), or partition for more ranks"
                 f"{', or into more parts' if least.spilled else ''}"
             )
-        return NothingFits(text, least.memory_bytes)
+        return NothingFits(text, least.memory_bytes, least.memory_bytes - int(self.bounds.max()))
 
     def _modes(
         self, candidate: Candidate, figures: Figures, strategy: StrategyRules, modes: tuple[str, ...]

@@ -49,13 +49,18 @@ def load_fastest(
     """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
 
     The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
-    chosen if memory is short. With the default profile, a rank may take its share of the memory that the machine has
-    available. With ``spill``, layers run part by part where nothing else fits. ``factory`` makes the model, by default the model of the config. The other arguments are
-    those of :func:`dgl_gt.plan.choose` and :func:`dgl_gt.load`. Returns the graph, the config with the activation
+    chosen if memory is short. With ``spill``, layers run part by part where nothing else fits, without one. With the default
+    profile, a rank may take its share of the memory that the machine has available. ``factory`` makes the model, by
+    default the model of the config. The other arguments are those of :func:`dgl_gt.plan.choose` and
+    :func:`dgl_gt.load`. Returns the graph, the config with the activation
     checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was tried.
     """
     profile = profile if overlap else msgspec.structs.replace(profile, overlap=0.0)
-    options: dict[str, Any] = {"overlap": overlap, "timeout_s": timeout_s, "keep_freed_memory": rank_memory is None}
+    options: dict[str, Any] = {
+        "overlap": overlap,
+        "timeout_s": timeout_s,
+        "keep_freed_memory": rank_memory is None and spill is None,
+    }
     sg = load(directories[0], **options)
     comm = sg.comm
     with comm.together():  # another cut may be missing on one rank only
@@ -98,7 +103,9 @@ def _plan(
         try:
             plan = choose(cuts, traces, profile, **bounds, spill=spill is not None)
         except NothingFits as error:
-            raise (error if spill else _with_advice(error, cuts, traces, profile, bounds)) from None
+            raise (
+                error if spill or sg.device.type != "cpu" else _with_advice(error, cuts, traces, profile, bounds)
+            ) from None
         return list(map(asdict, _to_try(plan))), plan.as_dict()
 
     def make_plan_in_child():
@@ -126,7 +133,7 @@ def _with_advice(error: NothingFits, cuts: list, traces: Tracer, profile: Profil
         return error
     needed, files = format_bytes(choice.memory_bytes), format_bytes(choice.file_bytes["at_once"])
     text = f"{error}; or add --spill DIR, with which {choice.title} is predicted to need {needed}, and {files} on disk"
-    return NothingFits(text, error.least_bytes)
+    return NothingFits(text, error.least_bytes, error.missing_bytes)
 
 
 def _to_try(plan: Plan) -> list[Candidate]:

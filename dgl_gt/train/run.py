@@ -11,7 +11,6 @@ import torch
 
 from dgl_gt.exchange.policy.training_graphs import TrainingGraphs
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.nn.models.node_model import NodeModel
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError, check_type
 from dgl_gt.partition.figures.strategies import AUTO, CHOICES, strategy_of
@@ -79,6 +78,11 @@ def train(
         config = completed(sg, config, is_ours=not (factory or also))
         for each in (sg, *also):
             _check_exchange(each, config)
+            if each.stream is not None and config.activation_checkpoint != "none":
+                raise InputError(
+                    f"activation_checkpoint is {config.activation_checkpoint}, and with spill (--spill) each part of a layer is "
+                    "computed again; leave one of them out"
+                )
             if each.comm is not sg.comm:
                 raise InputError(
                     f"{each.manifest['source']} was loaded for ranks of its own; load it with group=sg.comm"
@@ -148,7 +152,6 @@ def prepare(
     model: Any = build_model(config, factory=factory, nodes_of=sg, **task.sizes).to(sg.device)
     model.dgl_gt_learned = dict(task.learned)  # for predictions
     if factory:
-        _check_layered(sg, model, factory)
         share_weights(model, sg.comm)
     if config.init:
         with sg.comm.raising_together():
@@ -157,15 +160,6 @@ def prepare(
         if is_new and sg.comm.rank == 0:
             print(f"dgl-gt: {text}", file=sys.stderr)
     return task, model
-
-
-def _check_layered(sg: ShardedGraph, model: torch.nn.Module, factory: ModelFactory) -> None:
-    """Raise :class:`InputError` if a model of a user's would run in memory where layers are to run part by part."""
-    if sg.stream is not None and not any(isinstance(each, NodeModel) for each in model.modules()):
-        raise InputError(
-            f"spill (--spill) is {sg.stream.directory}, and {factory.name} makes a {type(model).__name__}, whose layers cannot run part "
-            "by part; build it around a dgl_gt.nn.GraphTransformer or GNN, or leave spill out"
-        )
 
 
 def _training_graphs(sg: ShardedGraph, config: TrainConfig) -> TrainingGraphs:

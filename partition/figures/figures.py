@@ -262,7 +262,8 @@ class Figures:
             return replace(self, pieces=self)
         if ranks == 1:
             return replace(self.in_one_part(), pieces=self)
-        host = self.hosts[self.parts // ranks]
+        per_rank = self.parts // ranks
+        host = self.hosts[per_rank]
 
         def sums(counts: np.ndarray) -> np.ndarray:
             return counts.reshape(ranks, -1).sum(axis=1)
@@ -279,7 +280,7 @@ class Figures:
             sent_by_hop=host.received_rows.sum(axis=0)[:, None],
             sent_edges_by_hop=none,
             received_rows=host.received_rows,
-            hosts={},
+            hosts={size: self.hosts[size * per_rank] for size in host_sizes(ranks)},
             masked={name: sums(column) for name, column in self.masked.items()},
             **dict.fromkeys(("returned", "returns", "returned_edges"), none[:, 0]),
             pieces=self,

@@ -193,6 +193,25 @@ def test_hop_tokens_have_the_numbers_of_one_process(tokens_of_one_process, tmp_p
         np.testing.assert_allclose(its_probability, probability, rtol=1e-6, atol=1e-9, err_msg=cut)
 
 
+def test_whole_tokens_are_dropped(tmp_path):
+    partition(typed_graph(), 1, tmp_path / "shards", encode="hops=2x6")
+    with dgl_gt.load(tmp_path / "shards") as sg:
+        model = train(sg, config_of(encodings="hops", attention_dropout=0.0, dropout=0.5, epochs=1)).model.train()
+        inputs = {"paper": sg.nodes["paper"].data["hops"]}
+
+        def rows(inputs):
+            dgl_gt.nn.set_dropout_step(model, 0, 0)
+            with torch.no_grad():
+                return model(sg, inputs)[: len(inputs["paper"])]
+
+        before, other = rows(inputs), inputs["paper"].clone()
+        other[:, 6:12] += 1  # the second token of each
+        is_kept = (rows({"paper": other}) != before).any(1)
+        assert 0.2 < is_kept.float().mean() < 0.8
+        model.eval()
+        assert (rows({"paper": other}) != rows(inputs)).any(1).all()
+
+
 def test_a_model_of_tokens_is_saved_and_read(tmp_path):
     partition(typed_graph(), 1, tmp_path / "shards", encode="hops=2x6")
     command = [

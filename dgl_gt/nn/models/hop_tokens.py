@@ -124,7 +124,7 @@ class HopTokenTransformer(nn.Module):
         """The rows of the nodes of one type that the output reads, (nodes, hidden)."""
         of_nodes = SeededView(RowIds(ids), seeds)
         count = rows.shape[1] // self.token_width
-        kept = self.dropout(rows.new_ones(len(rows), count), of_nodes)
+        kept = self.dropout(rows.new_ones(len(rows), count), of_nodes) if self.dropout.drops else None
         h = self.tokens[number](self.input_dropout(rows, of_nodes), kept)
         if self.config.input == "activated":
             h = self.activation(h)
@@ -153,11 +153,14 @@ class _Projections(nn.Module):
         self.bias = nn.Parameter(torch.empty(tokens, 1, out_size).uniform_(-bound, bound))
         self.norm = norm(out_size)
 
-    def forward(self, rows: Tensor, kept: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, kept: Tensor | None = None) -> Tensor:
         """Map tokens side by side, (nodes, tokens * in), each times its factor, (nodes, tokens), to (nodes, tokens, out)."""
         tokens = rows.unflatten(1, self.weight.shape[:2]).transpose(0, 1)
-        found = torch.bmm(tokens, self.weight.to(rows.dtype)) * kept.T.unsqueeze(2)
-        return self.norm((found + self.bias.to(rows.dtype)).transpose(0, 1))
+        weight, bias = self.weight.to(rows.dtype), self.bias.to(rows.dtype)
+        if kept is None:
+            return self.norm(torch.baddbmm(bias, tokens, weight).transpose(0, 1))
+        found = torch.bmm(tokens, weight)
+        return self.norm((found * kept.T.unsqueeze(2).to(found.dtype) + bias.to(found.dtype)).transpose(0, 1))
 
 
 class _TokenLayer(nn.Module):
