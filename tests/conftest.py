@@ -30,6 +30,9 @@ if importlib.util.find_spec("torch") is not None:
 
 # Costs that `dgl-gt calibrate` has kept for a user of this machine would change cuts.
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"dgl-gt-tests-{os.getpid()}")
+# Traces of steps are kept there for all workers.
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+os.environ["DGL_GT_CACHE"] = str(Path(tempfile.gettempdir()) / f"dgl-gt-tests-{_RUN}")
 
 if os.environ.get("DGL_GT_WITHOUT_DGL"):
     hiding = str(Path(__file__).parent / "helpers" / "without_dgl")

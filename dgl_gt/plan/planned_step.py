@@ -167,6 +167,7 @@ def _traces(config: TrainConfig, features: int | TypedWidths, out_dim: int, fact
             "classes": out_dim,
         },
         variant,
+        kept_as=None if factory else repr((config, features, out_dim)),
     )
 
 

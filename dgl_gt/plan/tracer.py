@@ -35,6 +35,8 @@ class Tracer:
     variant : callable, optional
         Called with the figures of a cut; returns keyword arguments of ``make_step``, where the step does other things
         on one cut than on another.
+    kept_as : str, optional
+        What tells the step from all others: its traces are kept in the user's cache. By default they are not.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class Tracer:
         activation_checkpoints: tuple[str, ...] | None = None,
         description: dict | None = None,
         variant: Callable[[Figures], dict] | None = None,
+        kept_as: str | None = None,
     ):
-        self._make_step, self._modes = make_step, activation_checkpoints
+        self._make_step, self._modes, self._kept_as = make_step, activation_checkpoints, kept_as
         self._traces: dict[tuple, Trace] = {}
         self._exchanges: WeakKeyDictionary[Figures, dict] = WeakKeyDictionary()
         self.variant = variant or (lambda figures: {})
@@ -92,17 +95,18 @@ class Tracer:
 
     def _trace(self, figures: Figures, strategy: StrategyRules, depth: int, mode: str, streams: bool = False):
         """The trace, which all cuts with the same columns of data and the same number of parts share."""
-        from .tracing import record_trace  # here, because reading a profile needs no torch
+        from .kept_traces import kept  # here, because reading a profile needs no torch
+        from .tracing import record_trace
 
         columns, variant = (figures.node_data, figures.edge_data), {} if streams else self.variant(figures)
         key = strategy, depth, figures.parts, mode, streams, *(tuple(each.items()) for each in (*columns, variant))
         if figures.schema is not None:
             key = *key, figures.schema.node_types, figures.schema.relations
         if key not in self._traces:
+            of_cut = depth, figures.parts, *columns, figures.schema
             record = partial(record_trace, streams=streams)
-            self._traces[key] = self._recorded(
-                record, strategy, mode, variant, depth, figures.parts, *columns, figures.schema
-            )
+            record = partial(self._recorded, record, strategy, mode, variant, *of_cut)
+            self._traces[key] = record() if self._kept_as is None else kept((self._kept_as, key), record)
         return self._traces[key]
 
     def _recorded(self, record: Callable, strategy: StrategyRules, mode: str, variant: dict, *more):

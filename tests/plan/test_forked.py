@@ -54,11 +54,11 @@ def test_threads_of_this_process_do_not_keep_the_child_waiting():
 
 def test_a_refusal_is_raised_here():
     def refuse():
-        raise NothingFits("nothing fits", 5)
+        raise NothingFits("nothing fits", 5, 2)
 
     with pytest.raises(NothingFits, match="nothing fits") as found:
         run_forked(refuse)
-    assert found.value.least_bytes == 5 and found.value.__cause__ is None
+    assert (found.value.least_bytes, found.value.missing_bytes) == (5, 2) and found.value.__cause__ is None
 
 
 def test_a_bug_shows_where_it_is():
