@@ -13,7 +13,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.profile import PRESETS
 from dgl_gt.partition.figures.strategies import CHOICES, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.shards.manifest import check_joined, read_manifest
 from dgl_gt.partition.system.allocator import ALLOCATORS
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.yaml_file import check_keys, parse_yaml
@@ -110,8 +110,6 @@ def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None
             "partition the graph again"
         )
     if nproc not in (None, parts):
-        from dgl_gt.exchange.merged_parts import check_joined
-
         check_joined(directory, manifest, nproc)
     elif choice:
         strategy_for(read_figures(manifest), *choice, directory)

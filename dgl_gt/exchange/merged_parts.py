@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import torch
 
-from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import bounds_of_ranks
 from dgl_gt.partition.shards.files import ShardReader, verify
+from dgl_gt.partition.shards.manifest import check_joined
 
 from .shard import Reader
 
@@ -169,18 +169,8 @@ class MergedParts:
         }
 
 
-def check_joined(directory, manifest: dict, ranks: int) -> None:
-    """Raise :class:`InputError` where the parts of shards cannot be joined for fewer ranks."""
-    why = "is a vertex cut" if manifest["cut"] == "vertex" else "has several types" if manifest["schema"] else ""
-    if why:
-        raise InputError(
-            f"{directory} {why}, whose parts cannot share a rank, and the number of ranks is {ranks}; start "
-            f"{manifest['parts']}, one for each part, or partition again"
-        )
-
-
 def merged_parts(directory, manifest: dict, ranks: int) -> MergedParts:
-    """The parts of an edge cut as one part for each rank; see :func:`check_joined`."""
+    """The parts of an edge cut as one part for each rank; see :func:`dgl_gt.partition.shards.manifest.check_joined`."""
     check_joined(directory, manifest, ranks)
     verify(directory, manifest)
     return MergedParts(ShardReader(directory, manifest, "pt"), bounds_of_ranks(manifest["parts"], ranks))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dgl_gt.torch_internals import has_hooks, is_transformed
+from dgl_gt.torch_internals import gradients_of, has_hooks, is_transformed
 
 
 class Normed(NamedTuple):
@@ -91,7 +91,7 @@ class _OfNorm(torch.autograd.Function):
         found = [None] * 3
         if places:
             upstream = (grad @ weight.to(grad.dtype)).to(normed.dtype)
-            for place, each in zip(places, torch.autograd.grad(normed, [leaves[place] for place in places], upstream)):
+            for place, each in zip(places, gradients_of([normed], [leaves[place] for place in places], [upstream])):
                 found[place] = each
         return found[0], None, None, of_weight, of_bias, *found[1:]
 

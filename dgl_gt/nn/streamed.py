@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dgl_gt.exchange.streamed import SpilledRows, Stream
 from dgl_gt.exchange.view import SeededView
 from dgl_gt.partition.errors import InputError
+from dgl_gt.torch_internals import gradients_of
 
 _Run = Callable[[int, Tensor, list[Tensor]], Tensor]  # of a piece's number, its rows, and rows of its edges
 
@@ -203,7 +204,7 @@ class _Pass:
             return torch.zeros_like(h)
         pairs = [(x, total) for x, total in zip((*edges, *self.parameters), sums, strict=True) if x.requires_grad]
         wanted = [x for x, _ in pairs] + [h] * reaches
-        found = torch.autograd.grad(out, wanted, upstream, allow_unused=True)
+        found = gradients_of([out], wanted, [upstream], allow_unused=True)
         for (x, total), gradient in zip(pairs, found):
             if gradient is not None:
                 self._reached.add(id(total))

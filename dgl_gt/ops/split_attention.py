@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dgl_gt.structure import CSC
+from dgl_gt.torch_internals import gradients_of
 
 from . import dispatch
 from .checks import checked_numbers, unpack
@@ -125,7 +126,7 @@ def backward(csc: CSC, settings: AttentionSettings, grad_out, grad_lse, out, lse
     grad_part_lse = weight * ((grad_out * (part.detach() - out)).sum(-1) + grad_lse)
     wanted = [(x, grad) for x, grad in zip(inputs, grads) if grad is not None]
     upstream = ((weight.unsqueeze(-1) * grad_out).to(part.dtype), grad_part_lse)
-    made = torch.autograd.grad((part, part_lse), [x for x, _ in wanted], upstream, allow_unused=True)
+    made = gradients_of((part, part_lse), [x for x, _ in wanted], upstream, allow_unused=True)
     for (_, grad), value in zip(wanted, made):
         if grad is grads[3] or grad is grads[4]:
             grad[csc.edge_ids] = value[csc.edge_ids]

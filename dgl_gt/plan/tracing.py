@@ -11,7 +11,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.ops.checks import unpack
@@ -260,7 +259,7 @@ class Recorder(OperationMode):
         if kind == "product":
             out = _flat(result)[0]
             first = next((x for x in reversed(_flat(args)[:-1]) if x.dim() > 1), out)
-            operations = flop_registry[packet](*args, **kwargs, out_val=result)
+            operations = _flop_formulas()[packet](*args, **kwargs, out_val=result)
             self.add("product", (name, out.element_size()), operations, *first.shape[-2:], out.shape[-1])
         elif kind == "edges":
             given = {each.name: value for each, value in zip(schema_of(function).arguments, args)} | kwargs
@@ -307,9 +306,16 @@ class Recorder(OperationMode):
 @cache
 def kind_of(function) -> str:
     """The kind of an operation, see :class:`Event`: a product, a pass over edges, or another operation on rows."""
-    if function.overloadpacket in flop_registry:
+    if function.overloadpacket in _flop_formulas():
         return "product"
     return "edges" if function.name().startswith(_ATTENTION) else "rows"
+
+
+@cache
+def _flop_formulas() -> dict:
+    from torch.utils.flop_counter import flop_registry  # which imports Triton where it is installed
+
+    return flop_registry
 
 
 @cache

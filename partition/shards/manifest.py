@@ -128,6 +128,16 @@ def _check(manifest: dict) -> None:
     check_counts(manifest, PART_FILES)
 
 
+def check_joined(directory, manifest: dict, ranks: int) -> None:
+    """Raise :class:`InputError` where the parts of shards cannot be joined for fewer ranks."""
+    why = "is a vertex cut" if manifest["cut"] == "vertex" else "has several types" if manifest["schema"] else ""
+    if why:
+        raise InputError(
+            f"{directory} {why}, whose parts cannot share a rank, and the number of ranks is {ranks}; start "
+            f"{manifest['parts']}, one for each part, or partition again"
+        )
+
+
 def _versions() -> dict:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for distribution in ("dgl-gt", "numpy", "scipy", "pymetis", "safetensors"):
