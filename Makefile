@@ -9,13 +9,17 @@ WORKERS := $(shell expr $$(nproc) \* 3 / 2)
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 INSTALL := $(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test quick test-without-dgl lint docs wheel gpu clean
+.PHONY: demo test test-all quick test-without-dgl lint docs wheel gpu clean
 
 demo: $(READY)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash examples/demo.sh
 
 test: $(READY)
 	$(PYTEST)
+
+# Those marked slow, too: before a release.
+test-all: $(READY)
+	$(PYTEST) --slow
 
 # Two tests of each file, and one of those that take long; some minutes.
 quick: $(READY)

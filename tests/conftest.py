@@ -46,11 +46,16 @@ DATA = Path(os.environ.get("DGL_GT_DATA", ROOT.parent / "shared" / "data"))
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="run two tests of each file, and one of those that take long")
+    parser.addoption(
+        "--slow", action="store_true", help="run those marked slow, too: more of what others test, and longer"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
     """``--quick`` keeps a few. Long tests come first, so that no worker ends with one; one marked ``needs_dgl`` skips where DGL is absent."""
     long = ("docs", "examples", "hostile")
+    if not config.getoption("slow"):
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     if config.getoption("quick"):
         of_file = {}
         for item in items:
@@ -64,6 +69,32 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if not HAS_DGL and item.get_closest_marker("needs_dgl"):
             item.add_marker(pytest.mark.skip(reason="DGL is not installed"))
+
+
+@pytest.fixture
+def rank_here(monkeypatch):
+    """Commands that start one rank are that rank, in this process, as under torchrun: another one would import torch again."""
+    from free_port import free_port
+    from torch import distributed
+
+    from dgl_gt.cli.main import main
+    from dgl_gt.ranks import launch
+
+    def launch_command(arguments, ranks, *others, **options):
+        if ranks > 1:
+            return start(arguments, ranks, *others, **options)
+        place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        os.environ.update(place)
+        try:
+            return main(arguments)
+        finally:
+            for name in place:
+                del os.environ[name]
+            if distributed.is_initialized():  # after an error
+                distributed.destroy_process_group()
+
+    start = launch.launch_command
+    monkeypatch.setattr(launch, "launch_command", launch_command)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.partition import partition
@@ -65,7 +66,7 @@ def test_one_process_stays_near_float32(alone):
     assert alone["bf16"] != alone["fp32"]
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("parts", [slow(2), 3, slow(4)])
 def test_every_strategy_has_one_process_losses(graph, alone, tmp_path, parts):
     folder = make_shards(graph, parts, tmp_path)
     results = run_ranks(parts, on_rank, folder, ways_on(parts), CONFIG)

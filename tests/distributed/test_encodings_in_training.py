@@ -16,6 +16,8 @@ from dgl_gt.train.edge_inputs import edge_rows
 from dgl_gt.train.saved_model import load_model
 from dgl_gt.train.task_settings import Inputs
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 RECIPES = {
     "encodings and sharpening": {
         "encodings": "laplacian,degree",

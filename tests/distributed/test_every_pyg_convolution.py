@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from torch import nn
 
 import dgl_gt
@@ -158,7 +159,7 @@ def on_rank(rank, folder, names):
     return found
 
 
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("parts", [slow(2), 3])
 def test_convolutions_across_ranks_give_the_numbers_of_one_process(parts, tmp_path):
     graph = sample()
     owner = np.arange(NODES) % 2 if parts == 3 else None  # the third part has no node

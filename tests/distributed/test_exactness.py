@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
@@ -125,7 +126,7 @@ def tolokers_runs(tmp_path_factory):
 
 
 @pytest.mark.needs_dgl
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, slow(4)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tolokers(real_graph, tolokers_runs, parts, dtype):
     alone, on_ranks = tolokers_runs

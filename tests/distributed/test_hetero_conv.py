@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from ranks import run_ranks
+from slow_case import slow
 from torch_geometric.data import HeteroData
 from typed import typed_graph
 
@@ -178,7 +179,7 @@ def numbers_in(sg, nodes):
     return sum(SIZES[name] * int((types == number).sum()) for number, name in enumerate(sg.ntypes))
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [slow(1), slow(2), 3])
 def test_ranks_have_the_numbers_of_the_wrappers_of_dgl_and_pyg(tmp_path, parts):
     graph = typed_graph(parts)
     partition(graph, parts, tmp_path / "shards")

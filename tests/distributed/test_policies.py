@@ -15,6 +15,8 @@ from dgl_gt.train import loop
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import prepare, train
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 CONFIG = read_config(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]
 

@@ -20,6 +20,8 @@ from dgl_gt.plan.policy_costs import PolicyCosts, kept_bytes
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 CONFIG = read_config(epochs=8, layers=2, hidden=32, heads=4, dropout=0.2, lr=0.01, patience=0, seed=3)
 STRATEGIES = ["halo_h", "halo_kv", "mirror"]
 SLOW = Hosts(within=1e4, between=1e4, ranks_per_host=1)

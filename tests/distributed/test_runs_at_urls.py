@@ -17,6 +17,8 @@ from dgl_gt.run_files.run_directory import MetricsLog, RunDirectory, checkpoints
 from dgl_gt.run_files.run_record import EpochNumbers
 from dgl_gt.train import load_model, predict, read_config, train_and_save
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 GRAPH = "sample:communities?nodes=150&features=5"
 SETTINGS = {"layers": 1, "hidden": 8, "heads": 2, "epochs": 6, "checkpoint_every": 2, "dropout": 0.2}
 CONFIG = read_config(**SETTINGS)

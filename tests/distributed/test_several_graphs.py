@@ -14,6 +14,8 @@ from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train, train_and_save
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 SETTINGS = dict(epochs=3, layers=2, hidden=12, heads=6, dropout=0.1, lr=0.01, patience=0)
 TASKS = ["pretrain", "node_classification", "link_prediction"]
 NODES = {"A": 90, "B": 60}
@@ -110,7 +112,7 @@ def test_a_run_is_kept_and_goes_on(tmp_path, capfd):
         (["--shards", "A", "wide"], "width"),
         (["--shards", "A", "many"], "width"),
         (["--shards", "A", "named"], "class names"),
-        (["--shards", "A", "B", "--node-embedding", "4"], "node_embedding is 4"),
+        (["--shards", "A", "B", "--node-embedding", "4"], "embedding is 4"),
         (["--shards", "A", "two"], "2 parts"),
         (["--shards", "A", "B", "--task", "node_regression"], "node_regression"),
         (["--shards", "A", "B", "--strategy", "auto"], "--strategy is auto"),

@@ -26,6 +26,8 @@ from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 PARTS = 8
 QUICK = ["--epochs", "4", "--layers", "2", "--hidden", "16", "--heads", "4", "--patience", "0"]
 
@@ -50,9 +52,10 @@ def losses(run):
 # ---- chosen ----
 
 
+@pytest.mark.slow
 def test_auto_takes_what_fits_and_names_spill(shards, spill, tmp_path, capfd):
     """The bound is one that only a step part by part keeps."""
-    wide = ["--hidden", "64", "--heads", "4", "--layers", "3"]
+    wide = ["--hidden", "64", "--heads", "4", "--layers", "2"]
     assert main(["plan", str(shards), "--world-size", "2", "--json", *wide]) == 0
     free = json.loads(capfd.readouterr().out)
     assert (free["ranks"], free["choice"]["parts"], free["choice"]["spilled"]) == (2, PARTS, False)
@@ -81,7 +84,7 @@ def test_auto_takes_what_fits_and_names_spill(shards, spill, tmp_path, capfd):
 
 def test_a_graph_is_cut_into_as_many_parts_as_fit(capfd):
     """Each bound is a little less than what was chosen before needs."""
-    plan = ["plan", "sample:communities?nodes=4000&features=32", "--world-size", "2", "--hidden", "256", "--json"]
+    plan = ["plan", "sample:communities?nodes=8000&features=16", "--world-size", "1", "--hidden", "128", "--json"]
     found, bound = {}, 2**30
     while main([*plan, "--rank-memory", str(bound)]) == 0:
         choice = json.loads(capfd.readouterr().out)["choice"]
@@ -90,7 +93,7 @@ def test_a_graph_is_cut_into_as_many_parts_as_fit(capfd):
         bound = choice["predicted_memory_bytes"] - 8 * 2**20
     assert "nothing fits" in capfd.readouterr().err
     assert list(found) == sorted(found) and len(found) > 2
-    assert all(spilled for parts, spilled in found.items() if parts > 2)
+    assert all(spilled for parts, spilled in found.items() if parts > 1)
 
 
 # ---- refused ----

@@ -17,6 +17,8 @@ from dgl_gt.partition import InputError, partition
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 PARTS = 4
 MODELS = {
     "transformer": {},

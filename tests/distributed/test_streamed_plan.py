@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.nn import GNN, GraphTransformer
@@ -76,7 +77,7 @@ def measured(rank, path, spill):
     return results, figures_with_pieces(path, sg.manifest)
 
 
-@pytest.mark.parametrize(("parts", "ranks"), [(PARTS, 1), (PARTS, 2), (PARTS, 3), (2, 2), (1, 1)])
+@pytest.mark.parametrize(("parts", "ranks"), [slow(PARTS, 1), slow(PARTS, 2), (PARTS, 3), slow(2, 2), (1, 1)])
 def test_memory_within_ten_percent_and_bytes_exact(tmp_path, parts, ranks):
     partition(graph(), parts, tmp_path / "shards")
     (tmp_path / "spill").mkdir()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from typed import typed_graph
 
 import dgl_gt
@@ -14,6 +15,8 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.plan.planned_step import tracer_of
 from dgl_gt.train import load_model, predict, train
 from dgl_gt.train.config import TrainConfig
+
+pytestmark = pytest.mark.usefixtures("rank_here")
 
 SETTINGS = {"hidden": 16, "heads": 4, "layers": 3, "dropout": 0.2, "epochs": 4, "lr": 0.01}
 
@@ -65,7 +68,7 @@ def one_process(tmp_path_factory):
     return run_ranks(1, on_rank, folder, WAYS[1], ["dot", "hgt", "mean", *OF_EDGES])[0]
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("parts", [slow(2), 3, slow(4)])
 def test_training_has_the_numbers_of_one_process(one_process, tmp_path, parts):
     partition(typed_graph(), parts, tmp_path / "edge", halo_depth=2, **ENCODED)
     partition(typed_graph(), parts, tmp_path / "vertex", cut="vertex", **ENCODED)

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from dgl_or_skip import dgl
 from free_port import free_port
+from slow_case import slow
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -158,7 +159,11 @@ def write_tables(folder):
     parquet.write_table(importlib.import_module("pyarrow").table(users), folder / "users.parquet")
 
 
-@pytest.mark.parametrize("page", list(filter(runs, PAGES)), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [slow(page) if page.name == "approximate.md" else page for page in PAGES if runs(page)],  # it trains many times
+    ids=lambda page: page.name,
+)
 def test_the_code_of_a_page_runs(page, folder, request):
     if CALIBRATE in page.read_text():
         shutil.copy(request.getfixturevalue("measured_profile"), folder / "two.yaml")

@@ -8,6 +8,8 @@ from dgl_gt.partition import InputError, from_edges, load_graph, partition
 from dgl_gt.partition.errors import SourceWarning
 from dgl_gt.partition.graph import SPLIT_MASKS
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 
 def graph(label=None, nodes=200):
     data = {} if label is None else {"label": np.asarray(label)}

@@ -8,6 +8,8 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import partition
 from dgl_gt.plan import doctor
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):

@@ -64,11 +64,13 @@ def test_more_work_costs_more():
     _, cuts = even_cuts()
     costs = {}
     for preset in ("8xH100", "4hosts-100GbE"):
-        plan = choose([(None, cuts[0])], tracer_of(read_config(), 5, 3), read_profile(preset=preset))
+        plan = choose(
+            [(None, cuts[0])], tracer_of(read_config(), 5, 3), read_profile(preset=preset), strategies=("halo_h",)
+        )
         costs[preset] = plan.costs.edge
     assert costs["4hosts-100GbE"].byte_s > costs["8xH100"].byte_s
     for name, config in (("base", {}), ("wide", {"hidden": 128}), ("deep", {"layers": 4})):
-        plan = choose([(None, cuts[0])], tracer_of(read_config(**config), 5, 3), read_profile())
+        plan = choose([(None, cuts[0])], tracer_of(read_config(**config), 5, 3), read_profile(), strategies=("halo_h",))
         costs[name] = plan.costs.edge
     for name in ("wide", "deep"):
         assert costs[name].compute_s.edges > 1.5 * costs["base"].compute_s.edges

@@ -37,7 +37,7 @@ def test_advice_names_the_largest_term(shards, tmp_path):
     from dgl_gt.plan.planned_step import advice_for_strategy
     from dgl_gt.train.config import read_config
 
-    wide = read_config(layers=1, hidden=2048, heads=8)
+    wide = read_config(layers=1, hidden=512, heads=8)
     text = advice_for_strategy(shards, wide)
     assert "of that for parameters, gradients and the optimiser; choose a smaller --hidden or fewer --layers" in text
     partition("sample:communities?nodes=2000&features=8", 2, tmp_path / "many")

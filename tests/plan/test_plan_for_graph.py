@@ -39,9 +39,9 @@ def test_several_world_sizes(here, tmp_path):
 def test_one_world_size_is_one_plan(here, tmp_path):
     """Of a profile its own number of ranks, with no need to say it; halos as deep as there are layers."""
     path = write_profile(tmp_path / "two.yaml")
-    result = planned(here("plan", GRAPH, *SMALL, "--layers", 3, "--profile", path, "--json"))
+    result = planned(here("plan", GRAPH, *SMALL, "--profile", path, "--json"))
     assert result["ranks"] == 2 and result["choice"]["directory"] is None
-    assert {each["depth"] for each in result["candidates"]} == {1, 2, 3}
+    assert {each["depth"] for each in result["candidates"]} == {1, 2}
     assert {each["cut"] for each in result["candidates"]} == {"edge", "vertex"}
 
 
@@ -72,12 +72,12 @@ def test_a_graph_that_does_not_fit_is_refused_and_sizes_that_fit_are_planned(her
     graph = "sample:communities?nodes=300&features=1000&seed=0"
     path = write_profile(tmp_path / "any.yaml", profile_values(None, kind="datasheet"))
     options = ["plan", graph, *SMALL, "--layers", 1, "--profile", path]
-    candidates = planned(here(*options, "--world-size", 4, "--json"))["candidates"]
+    candidates = planned(here(*options, "--world-size", 2, "--json"))["candidates"]
     (bound,) = (each["memory_bytes"] for each in candidates if (each["strategy"], each["depth"]) == ("halo_h", 1))
     options += ["--rank-memory", bound]
-    refused(here(*options, "--world-size", 2), "nothing fits", "needs the least", "--world-size 4,8,16", lines=None)
-    plans = planned(here(*options, "--world-size", "2,4", "--json"))["plans"]  # the sizes that fit are planned
-    assert [each["ranks"] for each in plans] == [2, 4] and plans[1]["choice"]["predicted_memory_bytes"] <= bound
+    refused(here(*options, "--world-size", 1), "nothing fits", "needs the least", "--world-size 2,4,8", lines=None)
+    plans = planned(here(*options, "--world-size", "1,2", "--json"))["plans"]  # the sizes that fit are planned
+    assert [each["ranks"] for each in plans] == [1, 2] and plans[1]["choice"]["predicted_memory_bytes"] <= bound
     assert plans[0]["choice"] is None and "needs the least" in plans[0]["refused"]
     done = here(*options[:-1], plans[0]["least_memory_bytes"], "--world-size", "1,2")
     assert done.returncode == 0 and "does not fit" in done.stdout.splitlines()[2]

@@ -162,6 +162,7 @@ def test_each_rank_is_held_to_its_own_memory(tmp_path, awkward_graph):
         planned_with([1e4, 1e9])
 
 
+@pytest.mark.slow
 def test_memory_that_the_policy_keeps_counts(here, shards, slow):
     plan = ["plan", shards / "edge", *WIDE, "--profile", slow, "--policy"]
     exact = planned(here(*plan, "bf16", "--json"))["policy"]["predicted_memory_bytes"]

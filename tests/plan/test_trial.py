@@ -180,8 +180,7 @@ def test_memory_depth_and_activation_checkpointing_are_kept(both, profile):
     calls = [
         (both, CONFIG, profile, {"rank_memory": bound}),
         (both, CONFIG, profile, {"max_depth": 1}),
-        (both, keep, profile, {"overlap": False}),
-        (both, CONFIG, read_profile(preset="cpu-10GbE"), {}),
+        (both, keep, read_profile(preset="cpu-10GbE"), {"overlap": False}),
         (both, CONFIG, read_profile(), {}),  # the default, whose memory is what the machine has
     ]
     first, second = run_ranks(2, load_on_rank, calls)
@@ -199,8 +198,8 @@ def test_memory_depth_and_activation_checkpointing_are_kept(both, profile):
     assert first[0][1]["choice"]["activation_checkpoint"] != "none"  # of so little memory
     _, kept = first[2]
     assert all(trial["choice"].endswith("activation checkpoint keep_exchanges") for trial in kept["trials"])
-    assert first[3][1]["profile"] == {"name": "cpu-10GbE", "kind": "datasheet"}
-    assert first[4][1]["profile"]["kind"] == "default"
+    assert first[2][1]["profile"] == {"name": "cpu-10GbE", "kind": "datasheet"}
+    assert first[3][1]["profile"]["kind"] == "default"
 
 
 def decide_on_rank(rank, both, profile, seconds):

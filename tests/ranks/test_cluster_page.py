@@ -174,6 +174,7 @@ def _end_rank(name: str, number: int) -> None:
     os.kill(int(ranks[0]), number)
 
 
+@pytest.mark.slow
 def test_slurm(hosts):
     """A stand-in for srun starts each task on its host; a job that is queued again goes on, or starts anew."""
     (hosts.folder / "logs").mkdir()

@@ -16,6 +16,8 @@ from dgl_gt.report.pictures import Axis, plain, share
 from dgl_gt.report.run_report import MAX_POINTS, is_run, thinned, write_run_report
 from dgl_gt.train import read_config, train_and_save
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=6, patience=0, seed=3)
 LINE = {
     "epoch": 1,

@@ -20,6 +20,8 @@ from dgl_gt.run_files.run_directory import RunDirectory, checkpoints_in
 from dgl_gt.run_files.tensor_file import MODEL_FILE
 from dgl_gt.train import load_model, read_config, store, train_and_save
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 STARTED_AGAIN = {"force": False, "resume": "if_possible"}
 

@@ -21,6 +21,8 @@ from dgl_gt.train.task import task_class
 from dgl_gt.train.task_config import NodeClassificationConfig
 from dgl_gt.train.task_settings import SHORT_NAMES, TASKS, TaskConfig
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 BAD_YAML = {
     "aliases": (b"a: &a [1]\nb: *a", "line 1 is not valid YAML: anchors, aliases and tags"),
     "a bomb": (

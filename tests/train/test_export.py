@@ -17,6 +17,8 @@ from dgl_gt.train import export as export_module
 from dgl_gt.train import export_model, load_model, read_config, save_model
 from dgl_gt.train.model import build_model
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 WIDTH, CLASSES = 7, 5
 SMALL = {"hidden": 16, "heads": 4, "layers": 2}
 EDGES = {"edge_features": "w:number,t:kind", "edge_update": True}
@@ -82,6 +84,7 @@ def test_onnx_gives_the_results_of_the_model(tmp_path, name):
             np.testing.assert_allclose(found, model(edge_index, feat), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_compiled_library_gives_the_results_of_the_model(tmp_path):
     """With numbers and kinds of edges, which the layers update."""
     directory = saved(tmp_path, sizes={"edge_feats": 2, "edge_kinds": 1}, **EDGES)

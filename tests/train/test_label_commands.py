@@ -8,6 +8,8 @@ import pytest
 
 from dgl_gt.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 NODES, EDGES = 60, 400
 QUICK = ["--nproc", "1", "--epochs", "30", "--hidden", "16", "--heads", "2", "--patience", "0", "--lr", "0.02"]
 

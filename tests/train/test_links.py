@@ -20,6 +20,8 @@ from dgl_gt.train.predictions import predict
 from dgl_gt.train.run import train, train_and_save
 from dgl_gt.train.saved_model import load_model
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 NODES = 40
 LINKS = "0.6,0.2,0.2"
 COMM = dgl_gt.Comm()

@@ -20,6 +20,8 @@ from dgl_gt.plan import choose, read_profile, tracer_of
 from dgl_gt.train import load_model, predict, read_config, save_model, train
 from dgl_gt.train.model import ModelFactory, build_model, check_settings, find_factory, max_depth
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 CONFIG = read_config(epochs=4, patience=0)
 
 

@@ -17,6 +17,8 @@ from dgl_gt.ranks.launch import run_on_ranks
 from dgl_gt.run_files.run_directory import MetricsLog, checkpoints_in
 from dgl_gt.train import ModelFactory, load_model, read_config, train, train_and_save
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 QUICK = read_config(layers=1, hidden=8, heads=2, epochs=12, patience=0, dropout=0.3, lr=0.02, warmup=2)
 
 

@@ -10,6 +10,8 @@ from dgl_gt.train import load_model
 from dgl_gt.train.predictions import write_predictions
 from dgl_gt.train.tasks.classification import NodeClasses
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 QUICK = [
     "--epochs",
     "80",

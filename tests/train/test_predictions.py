@@ -11,6 +11,8 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, from_edges, partition
 from dgl_gt.train import embed, load_model, predict
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 QUICK = ["--nproc", "1", "--epochs", "2", "--hidden", "8", "--heads", "2", "--layers", "1", "--patience", "0"]
 NODES = 40
 

@@ -8,6 +8,8 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import partition
 from dgl_gt.train import load_model
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 QUICK = ["--hidden", "8", "--heads", "2", "--layers", "1", "--patience", "0"]
 
 

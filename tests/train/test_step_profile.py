@@ -12,6 +12,8 @@ from dgl_gt.partition import partition
 from dgl_gt.train import read_config, step_profile, train_and_save
 from dgl_gt.train.step_profile import RankRecording, steps_of_ranks
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 QUICK = read_config(layers=2, hidden=8, heads=2, epochs=5, patience=0, dropout=0.3, evaluate_every=4)
 
 

@@ -9,6 +9,8 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition
 from dgl_gt.train import predict, read_config, train
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 QUICK = {"epochs": 1, "hidden": 16, "heads": 2, "layers": 1}
 
 

@@ -14,6 +14,8 @@ from dgl_gt.partition.figures.figures import TypedWidths
 from dgl_gt.partition.schema import Relation, Schema
 from dgl_gt.train.config import TrainConfig, read_config, with_typed_defaults
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 WRITES = Relation("author", "writes", "paper")
 
 

@@ -9,6 +9,8 @@ import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.train import load_model, score_pairs
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 USERS, ITEMS = 12, 9
 QUICK = ["--epochs", "1", "--hidden", "8", "--heads", "2", "--node-embedding", "4"]
 LINKS = ["--link-split", "0.6,0.2,0.2", "--relation", "user,rates,item"]

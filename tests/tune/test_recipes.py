@@ -12,6 +12,8 @@ from dgl_gt.train import TrainConfig, read_config
 from dgl_gt.tune.recipes import OF_TASKS, RECIPES, SIZES, Choice, in_epochs, settings_of
 from dgl_gt.tune.spaces import given_settings, spaces_for
 
+pytestmark = pytest.mark.usefixtures("rank_here")
+
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):

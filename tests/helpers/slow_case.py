@@ -1,0 +1,8 @@
+"""Cases of a parametrized test that run with ``--slow`` alone."""
+
+import pytest
+
+
+def slow(*values):
+    """A case that shows what a quicker one shows, too."""
+    return pytest.param(*values, marks=pytest.mark.slow)
