@@ -43,7 +43,7 @@ def kept(what: tuple, record: Callable[[], Trace]) -> Trace:
         os.utime(path)
         return trace
     trace = record()
-    with suppress(InputError):  # no room
+    with suppress(InputError, OSError):  # no room, or another process removes the same
         with new_file(path, force=True) as file:
             file.write(zlib.compress(_encoded(trace), 1))
         for old in sorted(folder.iterdir(), key=os.path.getmtime)[:-_MOST_KEPT]:
