@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from whole_graph import csc_of
@@ -64,7 +65,7 @@ def on_rank(rank, folder, feat, ways):
 
 
 @pytest.mark.parametrize("empty", [False, True])
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, slow(4)])
 def test_every_strategy_has_the_numbers_of_the_whole_graph(awkward_graph, tmp_path, parts, empty):
     """Isolated nodes, hubs, parallel edges, self-loops; with METIS's parts, or one of them empty."""
     graph = awkward_graph(parts)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from torch import nn
 from whole_graph import csc_of
 
@@ -51,7 +52,7 @@ def on_rank(rank, folder, feat, ways):
     return found
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, slow(4)])
 def test_every_strategy_has_one_process_numbers(awkward_graph, tmp_path, parts):
     graph = awkward_graph(parts)
     partition(graph, parts, tmp_path / "edge", halo_depth=2)

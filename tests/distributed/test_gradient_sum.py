@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from test_strategies import make_shards
 from traced_steps import measured
 
@@ -55,7 +56,7 @@ def of_models(rank, folder):
     return found
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, slow(4)])
 def test_models_with_shared_and_unused_parameters_on_ranks_of_which_one_is_empty(awkward_graph, tmp_path, parts):
     graph = awkward_graph(parts)
     owner = np.random.default_rng(parts).integers(0, max(parts - 1, 1), graph.num_nodes)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from whole_graph import csc_of
 
 import dgl_gt
@@ -77,7 +78,7 @@ def on_ranks(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, slow(4)])
 @pytest.mark.parametrize("owners", OWNERS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_layer_is_the_same_on_any_number_of_ranks(awkward_graph, on_ranks, parts, owners, dtype):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from test_strategies import make_shards
 from whole_graph import csc_of
 
@@ -62,7 +63,7 @@ def on_rank(rank, folder, state):
     return results
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [1, slow(2), 3])
 def test_ranks_train_the_table_of_one_process(awkward_graph, tmp_path, parts):
     graph = awkward_graph(3)
     owner = np.random.default_rng(parts).integers(0, max(parts - 1, 1), graph.num_nodes)  # the last rank owns none

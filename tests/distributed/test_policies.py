@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.cli.main import main
@@ -31,7 +32,7 @@ def train_on_rank(rank, folder, strategy, configs):
     return results
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[slow(2), 3])
 def shards(request, tmp_path_factory):
     """Shards with features that tell the classes, in 2 and in 3 parts; their folder and their number."""
     folder = tmp_path_factory.mktemp("policies")

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.cli.main import main
@@ -27,7 +28,7 @@ STRATEGIES = ["halo_h", "halo_kv", "mirror"]
 SLOW = Hosts(within=1e4, between=1e4, ranks_per_host=1)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[slow(2), 3])
 def shards(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("search")
     graph = "sample:communities?nodes=400&features=16&classes=4&seed=0"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from expected_bytes import Sizes, bias_bytes, step_bytes
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint
@@ -118,7 +119,7 @@ def measured_with_edges(rank, folder, ways):
     return results
 
 
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("parts", [slow(2), 3])
 def test_deep_halos_with_edge_features(tmp_path, parts):
     """The biases of replicated edges come from their owners, in every layer but the last before an exchange."""
     figures = read_figures(partition(graph(), parts, tmp_path / "edge", halo_depth=3))

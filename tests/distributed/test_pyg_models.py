@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from torch import nn
 
 import dgl_gt
@@ -109,7 +110,7 @@ def on_rank(rank, folder):
     return losses(data.x.double(), data.y, data.edge_index, data.edge_weight, sg)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [1, slow(2), 3])
 def test_models_train_as_on_one_process(parts, tmp_path):
     graph = load_graph(SAMPLE)
     weight = np.random.default_rng(0).random(graph.num_edges)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ranks import run_ranks
+from slow_case import slow
 from torch import nn
 
 import dgl_gt
@@ -143,7 +144,7 @@ def on_rank(rank, folder):
     return found
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [1, slow(2), 3])
 def test_scripts_compute_on_ranks_what_they_do_on_one_process(parts, tmp_path):
     if parts == 3:  # the third part has no node
         data = sample()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.exchange.policy.training_graphs import sampled_part
@@ -30,7 +31,7 @@ def graph():
     return from_edges(sources, destinations, graph.num_nodes + 4, node_data, {"length": length})
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[slow(2), 3])
 def shards(request, graph, tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     partition(graph, request.param, folder / "edge")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from expected_bytes import Sizes, step_bytes
 from ranks import run_ranks
+from slow_case import slow
 from whole_graph import csc_of
 
 import dgl_gt
@@ -121,13 +122,13 @@ def check_bytes(folder, name, case, rank, counted):
     assert counted == (sent[rank], received[rank]), (case, name, rank)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, 4])
 def test_awkward_graphs(awkward_graph, tmp_path, parts):
     """Directed, with isolated nodes, hubs, parallel edges and self-loops; parts by METIS."""
     check_everywhere(awkward_graph(parts), parts, tmp_path)
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("parts", [slow(2), 3, 4])
 def test_random_parts_and_an_empty_one(awkward_graph, tmp_path, parts):
     graph = awkward_graph(parts + 10)
     owner = np.random.default_rng(parts).integers(0, parts - 1, graph.num_nodes)
@@ -151,7 +152,7 @@ def test_layers_computed_again_in_backward(awkward_graph, tmp_path, activation_c
     check_everywhere(awkward_graph(3), 3, tmp_path, cases=cases, activation_checkpoint=activation_checkpoint)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, 4])
 def test_rows_whose_heads_lie_side_by_side(awkward_graph, tmp_path, parts):
     """Eight heads of four numbers in float32: such rows are projected, travel, and are attended to."""
     graph, names = awkward_graph(parts), [name for name in NAMES if parts == 1 or name != "local"]

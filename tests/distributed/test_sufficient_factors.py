@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from torch import nn
 
 import dgl_gt
@@ -61,7 +62,7 @@ def gradients(rank, folder, modes):
     return found
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, slow(4)])
 def test_equal_to_the_all_reduce(awkward_graph, tmp_path, parts):
     few_labels(awkward_graph(parts), parts, tmp_path / "shards")
     for of_rank in run_ranks(parts, gradients, tmp_path / "shards", ("none", "full", "keep_exchanges")):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.nn import GraphTransformer
@@ -67,7 +68,7 @@ def differ(losses, expected, what):
     assert np.abs(np.subtract(losses, expected)).max() > 1e-2 * np.max(expected), what
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [1, slow(2), 3])
 def test_losses_are_those_of_one_process(awkward_graph, tmp_path, parts):
     """Every epoch's, with each strategy, with and without overlap; and training goes on in earnest.
 

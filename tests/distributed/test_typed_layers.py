@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from torch import nn
 from typed import typed_graph
 
@@ -56,7 +57,7 @@ def on_rank(rank, folder, h, ways, kinds):
     return found
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, slow(2), 3, slow(4)])
 def test_ranks_have_the_numbers_of_the_whole_graph(tmp_path, parts):
     graph = typed_graph(parts)
     partition(graph, parts, tmp_path / "edge", halo_depth=2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from typed import typed_graph
 
 import dgl_gt
@@ -58,7 +59,7 @@ def one_process(tmp_path_factory):
     return run_ranks(1, on_rank, folder, CUTS[1])[0]["edge"], folder / "run edge"
 
 
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("parts", [slow(2), 3])
 def test_ranks_train_the_rows_of_one_process(one_process, tmp_path, parts):
     for cut in ("edge", "vertex"):
         partition(typed_graph(subjects=SUBJECTS), parts, tmp_path / cut, cut=cut)

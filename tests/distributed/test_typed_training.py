@@ -186,7 +186,7 @@ def tokens_of_one_process(tmp_path_factory):
     return run_ranks(1, tokens_on_rank, folder, [("edge", "local")])[0]["edge"]
 
 
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("parts", [slow(2), 3])
 def test_hop_tokens_have_the_numbers_of_one_process(tokens_of_one_process, tmp_path, parts):
     for cut in ("edge", "vertex"):
         partition(typed_graph(), parts, tmp_path / cut, cut=cut, encode="hops=2x6")

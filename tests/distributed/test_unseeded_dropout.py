@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ranks import run_ranks
+from slow_case import slow
 from test_strategies import make_shards
 from whole_graph import csc_of
 
@@ -65,7 +66,7 @@ def on_rank(rank, folder, feat, label):
     return results
 
 
-@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("parts", [slow(2), 3])
 def test_ranks_drop_what_one_process_does(awkward_graph, tmp_path, parts):
     """Losses of a loop with every strategy; a layer and an attention alone; and all draw as often as one process."""
     graph = awkward_graph(3)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 from torch import nn
 from whole_graph import csc_of
 
@@ -66,7 +67,7 @@ def on_rank(rank, folder, feat, ways, kind):
     return found
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [1, slow(2), 3])
 @pytest.mark.parametrize("kind", ["convolution", "attention"])
 def test_every_strategy_has_the_numbers_of_the_whole_graph(awkward_graph, tmp_path, parts, kind):
     graph = awkward_graph(parts)

@@ -7,6 +7,7 @@ here follows a comment ``not run: REASON``.
 """
 
 import ast
+import contextlib
 import importlib
 import os
 import re
@@ -22,6 +23,8 @@ import pytest
 from dgl_or_skip import dgl
 from free_port import free_port
 from slow_case import slow
+
+from dgl_gt.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -80,17 +83,31 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
+@contextlib.contextmanager
+def chdir(folder: Path):
+    """``contextlib.chdir``, which Python has from 3.11 on."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 def run_command(line: str, folder: Path) -> str:
-    """Run one line of a shell block; returns its stdout."""
+    """Run one line of a shell block; returns the stdout of what is not ``dgl-gt``, which runs in this process."""
     words = shlex.split(smaller(line), comments=True)
     variables = {}
     while words and re.fullmatch(r"\w+=\S*", words[0]):
         key, _, value = words.pop(0).partition("=")
         variables[key] = value
-    modules = {"dgl-gt": "dgl_gt", "torchrun": "torch.distributed.run"}
-    assert words and words[0] in modules, f"only {', '.join(modules)} are commands here: {line}"
+    assert words and words[0] in ("dgl-gt", "torchrun"), f"only dgl-gt and torchrun are commands here: {line}"
+    if words[0] == "dgl-gt" and not variables:
+        with chdir(folder):
+            assert main(words[1:]) == 0, line
+        return ""
     words = [str(free_port()) if word == "29500" else word for word in words]
-    command = [sys.executable, "-m", modules[words[0]], *words[1:]]
+    command = [sys.executable, "-m", "dgl_gt" if words[0] == "dgl-gt" else "torch.distributed.run", *words[1:]]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, env={**environment(), **variables}
     )
@@ -164,7 +181,8 @@ def write_tables(folder):
     [slow(page) if page.name == "approximate.md" else page for page in PAGES if runs(page)],  # it trains many times
     ids=lambda page: page.name,
 )
-def test_the_code_of_a_page_runs(page, folder, request):
+def test_the_code_of_a_page_runs(page, folder, request, rank_here, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     if CALIBRATE in page.read_text():
         shutil.copy(request.getfixturevalue("measured_profile"), folder / "two.yaml")
     if page.name == "guide.md" and not HAS_DGL:
