@@ -36,7 +36,7 @@ _BATCHES: ContextVar[tuple[int, int, float]] = ContextVar(
 _QUICK = 1, 1, 0.02
 _EXCHANGE_RUNS = 5
 _MAX_EXCHANGE_BYTES = 2**28  # of the exchange that is overlapped with computation
-_TRAINING_BYTES, _CHECKPOINTING_BYTES = 48 * 2**20, 70 * 2**20
+_TRAINING_BYTES, _CHECKPOINTING_BYTES = 28 * 2**20, 140 * 2**20
 _DIGITS = 4
 
 
