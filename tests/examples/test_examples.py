@@ -11,6 +11,7 @@ import nbformat
 import numpy as np
 import pytest
 from nbclient import NotebookClient
+from slow_case import slow
 
 from dgl_gt.train import read_config
 
@@ -81,7 +82,7 @@ def test_a_config_is_one_of_train(path):
 
 @pytest.mark.parametrize(
     ("script", "pattern", "least"),
-    [("polynormer.py", r"test accuracy (\S+)", 0.85), ("train_ogbn_arxiv.py", r"test +accuracy (\S+)", 0.95)],
+    [slow("polynormer.py", r"test accuracy (\S+)", 0.85), ("train_ogbn_arxiv.py", r"test +accuracy (\S+)", 0.95)],
 )
 def test_a_script_learns_and_ranks_agree(script, pattern, least):
     epochs = {"polynormer.py": 100, "train_ogbn_arxiv.py": 20}[script]
@@ -157,6 +158,7 @@ def test_the_notebook_runs_and_its_model_beats_the_features(tmp_path):
     assert counted == foretold
 
 
+@pytest.mark.slow
 def test_the_notebook_on_strategies_draws_the_candidates_of_its_plans(tmp_path, measured_profile):
     """Its profile is one that is there already, and it measures two epochs twice instead of five epochs five times."""
     copied = f"dgl_gt.plan.read_profile({str(measured_profile)!r})"

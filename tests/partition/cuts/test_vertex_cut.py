@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from slow_case import slow
 
 from dgl_gt.partition import load_graph, partition
 from dgl_gt.partition.cuts import native
@@ -162,7 +163,7 @@ def test_hdrf_places_a_small_stream_as_its_formula_says():
 @pytest.mark.parametrize(
     "name, less", [("email_enron", 0.07), ("amazon_computer", 0.3), ("tolokers", 0.3), ("ogbn_arxiv_nofeat", 0.15)]
 )
-@pytest.mark.parametrize("parts", [4, 8, 16])
+@pytest.mark.parametrize("parts", [slow(4), slow(8), 16])
 def test_the_largest_part_copies_less_than_hdrf(real_graph, name, less, parts):
     graph = load_graph(real_graph(name))
     cut = make_vertex_cut(graph, parts)

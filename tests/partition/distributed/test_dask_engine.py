@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 from distributed_cases import Counting, files_of, save_graph
 from free_port import free_port
+from slow_case import slow
 
 from dgl_gt.cli.main import main
 from dgl_gt.partition import DaskEngine, InputError, partition
@@ -37,7 +38,7 @@ def expected(tmp_path, path, small_tasks):
     return files_of(tmp_path / "expected")
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [slow(1), 2, slow(4)])
 def test_any_number_of_workers_gives_the_same_shards(tmp_path, engine, path, expected, workers):
     engine.client.cluster.scale(workers)
     engine.client.wait_for_workers(workers, timeout=120)

@@ -125,6 +125,7 @@ def test_a_run_goes_on_after_any_task(tmp_path):
         assert files_of(out) == files_of(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_tasks")
 def test_any_number_of_workers_gives_the_same_shards(tmp_path):
     pytest.importorskip("distributed")

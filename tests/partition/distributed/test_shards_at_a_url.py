@@ -89,6 +89,7 @@ def test_a_bucket_that_forbids_writing_is_refused_before_the_first_task(bucket, 
     assert whole.tasks == [] and kept() == []
 
 
+@pytest.mark.slow
 def test_the_command_with_workers(tmp_path, bucket, path, capfd):
     pytest.importorskip("distributed")
     options = ["--engine", "local", "--workers", "1", "--worker-memory", "1GiB"]
