@@ -66,7 +66,7 @@ def measured(rank, folder, ways):
     return results
 
 
-@pytest.mark.parametrize("parts", [1, 3, 4])
+@pytest.mark.parametrize("parts", [1, 3, slow(4)])
 def test_memory_within_three_percent_and_bytes_exact(tmp_path, parts):
     cuts = {"edge": partition(graph(), parts, tmp_path / "edge", halo_depth=3)}
     names = [("edge", "local", 1)]

@@ -36,6 +36,7 @@ RUN_ELSEWHERE = {"own_model.md"}  # its loops: on one rank and on two, in tests/
 HAS_DGL = isinstance(dgl, ModuleType)
 OF_DGL = re.compile("dgl-gt (export .* for_dgl|import for_dgl)")  # commands that need it
 MOST_WORDS, MOST_WORDS_OF_A_CELL = 36_000, 25
+MANY_RUNS = "approximate.md", "models.md"  # minutes
 NOT_RUN = (
     4  # blocks that are marked so: installing packages, and what tests/ranks/test_cluster_page.py runs on two hosts
 )
@@ -178,7 +179,7 @@ def write_tables(folder):
 
 @pytest.mark.parametrize(
     "page",
-    [slow(page) if page.name == "approximate.md" else page for page in PAGES if runs(page)],  # it trains many times
+    [slow(page) if page.name in MANY_RUNS else page for page in PAGES if runs(page)],
     ids=lambda page: page.name,
 )
 def test_the_code_of_a_page_runs(page, folder, request, rank_here, monkeypatch):

@@ -2,11 +2,13 @@
 
 import os
 
+import pytest
 from long_haul import GROWTH, Sight, growth, look_at, train
 
 MIB = 2**20
 
 
+@pytest.mark.slow
 def test_memory_and_open_files_stay_as_they_are(tmp_path):
     sights = train(tmp_path, nodes=1500, ranks=2, epochs=100)
     assert len(sights) == 2

@@ -88,6 +88,7 @@ def test_a_whole_file_is_read(good, name):
 
 
 @pytest.mark.needs_dgl
+@pytest.mark.slow
 def test_the_command_for_many_inputs():
     command = [sys.executable, Path(__file__).with_name("readers.py"), "--inputs", "200", "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.cli.main import main
@@ -252,7 +253,7 @@ def test_damaged_shards_are_refused(graph, tmp_path):
     assert stderr.count("error:") == 1
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [slow(signal.SIGKILL), signal.SIGTERM])
 def test_ranks_end_with_their_launcher(shards, how):
     process, ranks = endless(shards)
     process.send_signal(how)
@@ -302,7 +303,7 @@ def endless(shards):
     return process, [int(line.split()[0]) for line in found.stdout.splitlines() if "dgl_gt" in line]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, slow(signal.SIGTERM)])
 def test_a_rank_that_dies_ends_the_run(shards, how):
     """It alone is named, by one line, and the exit code is as if the signal had come to the command."""
     process, ranks = endless(shards)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from slow_case import slow
 from torch.nn import functional
 
 import dgl_gt
@@ -181,7 +182,7 @@ def runner(path):
     return lambda *given: torch.from_numpy(session.run(None, dict(zip(names, map(np.asarray, given))))[0])
 
 
-@pytest.mark.parametrize(("to", "more"), [("onnx", []), ("torchscript", ["--normalize-features"]), ("aoti", [])])
+@pytest.mark.parametrize(("to", "more"), [("onnx", []), ("torchscript", ["--normalize-features"]), slow("aoti", [])])
 def test_a_model_with_encodings_takes_them_after_the_features(tmp_path, to, more, monkeypatch):
     """Eigenvectors times the root of the number of nodes, as the pages say."""
     if to == "onnx":
