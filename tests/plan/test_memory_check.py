@@ -53,7 +53,7 @@ def test_what_would_fit_is_named(shards, with_memory, monkeypatch):
 def _without_process(profile):
     import msgspec
 
-    return msgspec.structs.replace(profile, process_bytes=0)
+    return msgspec.structs.replace(profile, process_bytes=0, checkpointing_bytes=0.0)
 
 
 def test_nothing_fits(shards, with_memory):
