@@ -30,7 +30,7 @@ from dgl_gt.partition.system.output_checks import check_file
 from dgl_gt.partition.system.storage import located
 from dgl_gt.partition.system.units import format_bytes, format_count
 from dgl_gt.plan.candidates import NothingFits, Plan, forecast_table, plot, text_of_plan
-from dgl_gt.plan.forecast import assumed_profile, can_spill, forecast
+from dgl_gt.plan.forecast import assumed_profile, forecast
 from dgl_gt.run_files.run_record import check_table, compare_with_prediction
 from dgl_gt.train.config import TrainConfig, policy_of
 from dgl_gt.train.task_settings import ASSUMED_CLASSES
@@ -273,7 +273,7 @@ def _forecast(args, traces_of, profile) -> dict:
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
             figures_of=args.figures_of,
-            spill=can_spill(profile),
+            spill=profile.device == "cpu",
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,

@@ -22,7 +22,7 @@ from dgl_gt.train.config import TrainConfig
 from dgl_gt.train.model import ModelFactory, check_settings
 
 from .candidates import Plan
-from .forecast import assumed_profile, can_spill, forecast
+from .forecast import assumed_profile, forecast
 from .measure import measure
 from .measure_disk import measure_disk
 from .planned_step import default_costs_on, tracer_of
@@ -95,7 +95,7 @@ def plan(
             assumed_profile(profile, rank_memory is None),
             rank_memory=rank_memory,
             max_depth=max_depth,
-            spill=can_spill(profile),
+            spill=profile.device == "cpu",
             seed=seed,
             progress=progress,
         ).values()

@@ -38,11 +38,6 @@ def assumed_profile(profile: Profile, keeps_memory: bool) -> Profile:
     return msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks(keeps_memory))
 
 
-def can_spill(profile: Profile) -> bool:
-    """Whether layers can run part by part; datasheets are those of GPUs, where they cannot."""
-    return profile.kind != "datasheet"
-
-
 def forecast(
     sources: list,
     world_sizes: list[int] | None,

@@ -70,6 +70,7 @@ def _measure(comm: Comm, progress: Callable[[str], object]) -> Profile:
     progress("measuring links")
     return Profile(
         kind="measured",
+        device="cuda" if comm.device.type == "cuda" else "cpu",
         ranks=comm.world_size,
         **figures,
         products=products,

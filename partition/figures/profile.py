@@ -86,6 +86,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     name : str
         Path of the file, or name of the preset; not stored in the file.
     kind : {"measured", "datasheet", "default"}
+    device : {"cpu", "cuda"}
+        What ranks compute on; layers run part by part, with rows in files, on processors alone.
     ranks : int or None
         Number of ranks P; None if the figures hold for any number of ranks.
     memory_bytes, process_bytes : float or list
@@ -122,6 +124,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     kind: Annotated[
         Literal["measured", "datasheet", "default"], Meta(description="one of measured, datasheet, default")
     ]
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="cpu or cuda")] = "cpu"
     ranks: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_RANKS)] | None,
         Meta(description=f"a whole number from 1 to {MAX_RANKS}, or null for any number of ranks"),

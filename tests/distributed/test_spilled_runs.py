@@ -19,8 +19,8 @@ from test_merged_parts import SETTINGS
 import dgl_gt
 from dgl_gt.cli.main import main
 from dgl_gt.nn import GraphTransformer
-from dgl_gt.partition import InputError, partition
-from dgl_gt.plan import planned_step, report_costs, room
+from dgl_gt.partition import InputError, partition, read_figures, read_manifest
+from dgl_gt.plan import choose, planned_step, read_profile, report_costs, room, tracer_of
 from dgl_gt.plan.planned_step import check_memory
 from dgl_gt.run_files.run_directory import checkpoints_in
 from dgl_gt.train.config import read_config
@@ -96,7 +96,31 @@ def test_a_graph_is_cut_into_as_many_parts_as_fit(capfd):
     assert all(spilled for parts, spilled in found.items() if parts > 1)
 
 
+def test_joined_parts_take_every_strategy(shards):
+    figures, step = read_figures(read_manifest(shards)), tracer_of(read_config(hidden=8, layers=1, heads=2), 32, 3)
+    joined, equal = (
+        {each.strategy for each in choose([(None, each)], step, read_profile()).candidates if not each.refused}
+        for each in (figures.on_ranks(2), figures)
+    )
+    assert joined >= equal - {"heads"}  # which 8 ranks of two heads lack
+    assert "heads" in joined
+
+
+def test_graphics_processors_have_no_files(capfd):
+    """A bound that nothing keeps in memory, and layers part by part do."""
+    plan = ["plan", "sample:communities?nodes=2000&features=8", "--world-size", "2", "--preset"]
+    for preset, bound in (("8xH100", 955), ("cpu-10GbE", 269)):
+        main([*plan, preset, "--rank-memory", f"{bound}MiB"])
+        out, err = capfd.readouterr()
+        assert ("part by part" in out + err) == (preset == "cpu-10GbE")
+
+
 # ---- refused ----
+
+
+def test_activation_checkpointing_beside_it(shards, spill):
+    with pytest.raises(InputError, match="activation_checkpoint is full"):
+        train(dgl_gt.load(shards, spill=spill), read_config(**SETTINGS | {"activation_checkpoint": "full"}))
 
 
 def test_numbers_of_ranks_and_parts(shards, capfd):

@@ -162,6 +162,10 @@ def test_each_rank_is_held_to_its_own_memory(tmp_path, awkward_graph):
         planned_with([1e4, 1e9])
 
 
+def test_other_numbers_of_ranks_are_refused(here, shards):
+    refused(here("plan", shards / "edge", "--policy", "int8", "--world-size", 4), "--world-size 4", lines=None)
+
+
 @pytest.mark.slow
 def test_memory_that_the_policy_keeps_counts(here, shards, slow):
     plan = ["plan", shards / "edge", *WIDE, "--profile", slow, "--policy"]
