@@ -26,7 +26,7 @@ FEATURES, COMMUNITY, INSIDE = 64, 2000, 0.8
 _INTERVAL_S = 0.1
 
 
-def generate(path: Path, nodes: int, edges: int, seed: int = 0) -> None:
+def generate(path: Path, nodes: int, edges: int, features: int = FEATURES, seed: int = 0) -> None:
     """Write the graph: nodes have weights 1 / rank^0.6 in random order; most edges stay in a community of 2,000."""
     rng = np.random.default_rng(seed)
     weight = (rng.permutation(nodes) + 10.0) ** -0.6
@@ -43,7 +43,7 @@ def generate(path: Path, nodes: int, edges: int, seed: int = 0) -> None:
     shuffled = rng.permutation(nodes).astype(np.int32)  # ids tell nothing
     src, dst = shuffled[src], shuffled[dst]
     edge_index = np.stack([np.concatenate([src, dst]), np.concatenate([dst, src])])
-    feat = rng.standard_normal((nodes, FEATURES), dtype=np.float32)
+    feat = rng.standard_normal((nodes, features), dtype=np.float32)
     np.savez(path, edge_index=edge_index, num_nodes=nodes, feat=feat, name=f"power law, {nodes:,} nodes")
 
 

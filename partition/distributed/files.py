@@ -120,8 +120,7 @@ def array_file(array: np.ndarray, copy: Path) -> ArrayFile:
     """
     where = _file_of(array)
     if where is None:
-        if not copy.exists():
-            write_rows(copy, array.dtype, array.shape, _blocks(array))
+        write_rows(copy, array.dtype, array.shape, _blocks(array))
         where = str(copy), np.load(copy, mmap_mode="r").offset
     found = os.stat(where[0])
     return ArrayFile(*where, array.dtype.newbyteorder("=").str, array.shape, found.st_size, found.st_mtime_ns)
@@ -141,7 +140,12 @@ def identity(array: np.ndarray) -> list:
 
 
 def write_rows(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
-    """Write an array as ``.npy``, in blocks of rows; the file appears when it is complete."""
+    """Write an array as ``.npy``, in blocks of rows, unless it is there; the file appears when it is complete.
+
+    A task that runs twice at a time leaves the first file, which others have mapped by its time.
+    """
+    if path.exists():
+        return
     dtype = dtype.newbyteorder("=")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
@@ -150,7 +154,8 @@ def write_rows(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iter
             np.lib.format.write_array_header_1_0(file, header)
             for rows in blocks:
                 file.write(np.ascontiguousarray(rows, dtype).data)
-        _put(temporary, path)
+        if not path.exists():
+            _put(temporary, path)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:

@@ -189,6 +189,24 @@ def test_two_tasks_that_write_one_part(tmp_path, path, expected, monkeypatch):
     assert files_of(tmp_path / "out") == expected
 
 
+def test_a_file_that_workers_map_is_written_once(tmp_path):
+    """Also by a task that runs twice at a time: the other one ends while it still writes."""
+    copy, seen = tmp_path / "a.npy", []
+
+    def write(rows):
+        files_module.write_rows(copy, np.dtype(np.int32), (3,), rows)
+
+    def slow_rows():
+        write([np.arange(3)])
+        seen.append(copy.stat())
+        yield np.arange(3)
+
+    write(slow_rows())
+    write([np.ones(3)])
+    assert seen == [copy.stat()] and np.load(copy).tolist() == [0, 1, 2]
+    assert os.listdir(tmp_path) == ["a.npy"]
+
+
 def test_graphs_with_links_or_added_edges(tmp_path):
     draw = np.random.default_rng(0)
     graph = from_edges(*draw.integers(0, 60, (2, 300)), 60)
