@@ -143,10 +143,10 @@ def after_backward(function) -> None:
 
 
 def gradients_of(results, inputs, upstream, allow_unused: bool = False) -> tuple:
-    """Return what ``torch.autograd.grad`` does of results and as many upstream gradients, without its checks of shapes.
+    """Return the gradients of inputs, from results and a gradient of the same shape for each; shapes are not checked.
 
-    ``torch.autograd.graph._engine_run_backward``, in torch 2.4 to 2.13. The checks import sympy, more than a second and 30
-    MB in every process. Without the name, importing this package's layers fails.
+    ``torch.autograd.graph._engine_run_backward``, in torch 2.4 to 2.13. ``torch.autograd.grad``, which checks, imports
+    sympy: more than a second and 30 MB in every process. Without the name, importing this package's layers fails.
     """
     several = tuple(results), tuple(upstream)
     return _engine_run_backward(*several, False, False, tuple(inputs), allow_unused, accumulate_grad=False)

@@ -3,6 +3,7 @@
 import fcntl
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ if importlib.util.find_spec("torch") is not None:
 # Costs that `dgl-gt calibrate` has kept for a user of this machine would change cuts.
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"dgl-gt-tests-{os.getpid()}")
 # Traces of steps are kept there for all workers.
-_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+_RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
 os.environ["DGL_GT_CACHE"] = str(Path(tempfile.gettempdir()) / f"dgl-gt-tests-{_RUN}")
 
 if os.environ.get("DGL_GT_WITHOUT_DGL"):
@@ -52,9 +53,12 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """``--quick`` keeps a few. Long tests come first, so that no worker ends with one; one marked ``needs_dgl`` skips where DGL is absent."""
+    """``--quick`` keeps a few. Long tests come first, so that no worker ends with one; one marked ``needs_dgl`` skips where DGL is absent.
+
+    A test marked ``slow`` runs with ``--slow``, or where tests are named.
+    """
     long = ("docs", "examples", "hostile")
-    if not config.getoption("slow"):
+    if not config.getoption("slow") and not any("::" in each for each in config.args):
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
     if config.getoption("quick"):
         of_file = {}
@@ -69,6 +73,13 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if not HAS_DGL and item.get_closest_marker("needs_dgl"):
             item.add_marker(pytest.mark.skip(reason="DGL is not installed"))
+
+
+def pytest_sessionfinish(session):
+    """Remove the folders that this process has named above; the last worker's traces go with the one that started them."""
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+    if not hasattr(session.config, "workerinput"):
+        shutil.rmtree(os.environ["DGL_GT_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def _plan(args, command: argparse.ArgumentParser):
         if args.world_size not in (None, [cuts[0][1].parts]):
             raise InputError(
                 f"--policy is {args.policy}, and --world-size {','.join(map(str, args.world_size))}; {cuts[0][0]} has "
-                f"{format_count(cuts[0][1].parts, 'part')}, for as many ranks of which policies are predicted: leave --world-size out"
+                f"{format_count(cuts[0][1].parts, 'part')}, and a policy is predicted for as many ranks: leave --world-size out"
             )
         if cuts[0][1].schema is not None:
             policy.check_typed(cuts[0][0])
@@ -273,7 +273,6 @@ def _forecast(args, traces_of, profile) -> dict:
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
             figures_of=args.figures_of,
-            spill=profile.device == "cpu",
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,

@@ -16,6 +16,7 @@ from .graph_conv import GraphConv
 from .hetero_conv import HeteroConv
 from .hgt import HGTLayer
 from .layer import GraphTransformerLayer
+from .layered_model import LayeredModel
 from .models import GNN, GraphTransformer, HeteroGraphTransformer, HopTokenTransformer, Polynormer
 from .node_embedding import NodeEmbedding
 from .precision import apply_precision
@@ -42,6 +43,7 @@ __all__ = [
     "HeteroGraphTransformer",
     "HopTokenTransformer",
     "InitialResidual",
+    "LayeredModel",
     "NodeEmbedding",
     "Polynormer",
     "PolynormerAttention",

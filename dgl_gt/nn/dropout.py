@@ -94,7 +94,8 @@ def set_dropout_step(model: nn.Module, run_seed: int, step: int) -> None:
 
     Masks differ by layer and step, and are the same on all ranks if each rank calls this with the same arguments. They do
     not depend on torch's generators, from which each pass in training draws its masks otherwise. A layer that a step
-    calls twice has the same masks twice. :class:`Dropout` is no such layer: it draws its masks in every call.
+    calls twice has the same masks twice. :class:`Dropout` outside of a :class:`LayeredModel` is no such layer: it draws
+    its masks in every call.
 
     Parameters
     ----------
@@ -151,11 +152,12 @@ class RowSequential(nn.Sequential):
         return h
 
 
-class Dropout(nn.Module):
+class Dropout(DropoutSite):
     """``torch.nn.Dropout`` for rows of nodes: with several ranks, the masks are those of one process.
 
     A mask depends on a seed, the node id and the column alone. Each pass in training draws the seed from torch's default
-    CPU generator, which ``torch.manual_seed`` sets, and all ranks take that of rank 0.
+    CPU generator, which ``torch.manual_seed`` sets, and all ranks take that of rank 0. Inside a :class:`LayeredModel`
+    the masks are those of the pass, as for this package's layers.
 
     Parameters
     ----------
@@ -171,6 +173,10 @@ class Dropout(nn.Module):
     def __init__(self, p: float = 0.5):
         super().__init__()
         self.p = check_probability("p", p)
+
+    @property
+    def drops(self) -> bool:
+        return self.training and self.p > 0
 
     def forward(self, x: Tensor, graph) -> Tensor:
         """Drop features of ``x``.
@@ -192,7 +198,7 @@ class Dropout(nn.Module):
         ValueError
             The rows are not those of the owned nodes, or ``graph`` is of another type.
         """
-        if not self.training or self.p == 0:
+        if not self.drops:
             return x
         flat = x.reshape(len(x), math.prod(x.shape[1:]))
         view = as_view(graph, flat)
@@ -204,7 +210,8 @@ class Dropout(nn.Module):
                     "before sg.pull"
                 )
             ids = leading_rows(ids, len(x))
-        return keyed_dropout(flat, self.p, view.broadcast(draw_seeds()), ids).view(x.shape)
+        seed = graph.seeds[self] if isinstance(graph, SeededView) else view.broadcast(draw_seeds())
+        return keyed_dropout(flat, self.p, seed, ids).view(x.shape)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

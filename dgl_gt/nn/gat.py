@@ -179,7 +179,11 @@ class GATConv(EdgeAttention):
         view = seeded.view
         h = self.feat_drop(view.source_rows(rows), seeded)
         h_dst = leading_rows(h, view.num_dst)
-        if not isinstance(graph, ShardedGraph) and isinstance(view, Local) and not self.allow_zero_in_degree:
+        if (
+            not isinstance(graph, (ShardedGraph, SeededView))
+            and isinstance(view, Local)
+            and not self.allow_zero_in_degree
+        ):
             check_in_degrees(view.csc)
         if edge_weight is None and not get_attention:
             return self._finished(self._attend(seeded, h), h_dst, inner)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.exchange.local import Local
 from dgl_gt.exchange.sharded_graph import ShardedGraph
-from dgl_gt.exchange.view import View
+from dgl_gt.exchange.view import SeededView, View
 from dgl_gt.partition.errors import check_flags, check_one_of
 
 from .attention import check_features, check_in_degrees, check_sizes
@@ -46,8 +46,8 @@ class GraphConv(nn.Module):
     activation : callable, optional
         Function of the result.
     allow_zero_in_degree : bool
-        Whether nodes without in-edges are allowed. Their result is the bias alone. On a ``ShardedGraph``, and inside
-        ``torch.compile``, they always are.
+        Whether nodes without in-edges are allowed. Their result is the bias alone. On a ``ShardedGraph``, in a
+        :class:`LayeredModel`, and inside ``torch.compile``, they always are.
 
     Raises
     ------
@@ -113,7 +113,11 @@ class GraphConv(nn.Module):
         """
         check_features(feat, "in_feats", self.in_feats)
         view = as_view(graph, feat, self)
-        if not isinstance(graph, ShardedGraph) and isinstance(view, Local) and not self.allow_zero_in_degree:
+        if (
+            not isinstance(graph, (ShardedGraph, SeededView))
+            and isinstance(view, Local)
+            and not self.allow_zero_in_degree
+        ):
             check_in_degrees(view.csc)
         return self.aggregate(view, view.source_rows(feat), edge_weight)
 

@@ -19,35 +19,46 @@ from dgl_gt.exchange.view import SeededView
 from dgl_gt.partition.errors import InputError
 from dgl_gt.torch_internals import gradients_of
 
+from .dropout import DropoutSite
+
+_OF_WHOLE = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm
 _Run = Callable[[int, Tensor, list[Tensor]], Tensor]  # of a piece's number, its rows, and rows of its edges
 
 
-class LayeredModel(Protocol):
+class Layered(Protocol):
     """A model that can run piece by piece: layers, and what each row goes through before the first and after the last.
 
-    A layer is called as ``layer(seeded, h, bias, **edge)``, with the rows of a piece's sources.
+    A layer is called as ``layer(seeded, h, **given)``, with the rows of a piece's sources.
     """
 
     layers: nn.ModuleList
 
-    def encode(self, feat: Tensor, seeded: SeededView) -> Tensor: ...
-    def decode(self, h: Tensor, seeded: SeededView) -> Tensor: ...
+    def encode(self, feat: Tensor, seeded: SeededView, /) -> Tensor: ...
+    def decode(self, h: Tensor, seeded: SeededView, /) -> Tensor: ...
     def parameters(self) -> Iterable[Tensor]: ...
     def modules(self) -> Iterable[nn.Module]: ...
+    def named_modules(self) -> Iterable[tuple[str, nn.Module]]: ...
 
 
 def run_streamed(
-    model: LayeredModel,
+    model: Layered,
     stream: Stream,
     seeds: Mapping[nn.Module, Tensor],
     feat: Tensor,
     biases: list[Tensor | None],
-    edge: Tensor | None,
+    edge: Tensor | None = None,
 ) -> Tensor:
     """Return what the model gives the owned rows, (N_owned, out), from their features; a collective.
 
-    ``biases`` has one for each layer, (E, H) or None; ``edge`` (E, F) is given to all layers.
+    ``biases`` has one for each layer, (E, H) or None; ``edge`` (E, F) is given to all layers. :class:`InputError` names a
+    module that would treat pieces as it does not treat the whole.
     """
+    for name, module in model.named_modules():
+        if isinstance(module, _OF_WHOLE) and not isinstance(module, DropoutSite):
+            raise InputError(
+                f"with spill (--spill) layers run part by part, and {name} is a torch.nn.{type(module).__name__}; use "
+                "dgl_gt.nn.Dropout or a norm of each row, or leave spill out"
+            )
     feat = stream.checked(feat, [*biases, edge])
     a_pass = _Pass(model, stream, seeds, biases, edge)
     return _Streamed.apply(a_pass, feat, *a_pass.of_edges, *a_pass.parameters)
@@ -69,10 +80,11 @@ class _Streamed(torch.autograd.Function):
 class _Pass:
     """One pass. Tensors of ``of_edges`` have a row for each edge, and may need a gradient, as the parameters do."""
 
-    def __init__(self, model: LayeredModel, stream: Stream, seeds, biases: list[Tensor | None], edge: Tensor | None):
+    def __init__(self, model: Layered, stream: Stream, seeds, biases: list[Tensor | None], edge: Tensor | None):
         self._model, self._stream, self._seeds = model, stream, seeds
-        self._given = [{"attn_bias": bias} if edge is None else {"attn_bias": bias, "edge": edge} for bias in biases]
-        self.of_edges = [*{id(x): x for each in self._given for x in each.values() if x is not None}.values()]
+        given = [{"attn_bias": bias, "edge": edge} for bias in biases]
+        self._given = [{name: x for name, x in each.items() if x is not None} for each in given]
+        self.of_edges = [*{id(x): x for each in self._given for x in each.values()}.values()]
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         self._inputs: list[SpilledRows] = []  # the rows that each layer reads, and those after the last
         self._reached: set[int] = set()  # the sums that got a gradient, by their id
@@ -223,8 +235,8 @@ class _Pass:
 
     def _layer(self, index: int, number: int, h: Tensor, edges: list[Tensor]) -> Tensor:
         of_pass = {id(whole): piece for whole, piece in zip(self.of_edges, edges)}
-        given = {name: x if x is None else of_pass[id(x)] for name, x in self._given[index].items()}
-        return self._model.layers[index](self._seeded(number), h, given.pop("attn_bias"), **given)
+        given = {name: of_pass[id(x)] for name, x in self._given[index].items()}
+        return self._model.layers[index](self._seeded(number), h, **given)
 
     def _decode(self, number: int, h: Tensor, edges: list[Tensor]) -> Tensor:
         return self._model.decode(h, self._seeded(number))

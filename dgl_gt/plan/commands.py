@@ -95,7 +95,6 @@ def plan(
             assumed_profile(profile, rank_memory is None),
             rank_memory=rank_memory,
             max_depth=max_depth,
-            spill=profile.device == "cpu",
             seed=seed,
             progress=progress,
         ).values()

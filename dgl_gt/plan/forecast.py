@@ -47,7 +47,6 @@ def forecast(
     rank_memory: int | None = None,
     max_depth: int | None = None,
     figures_of: tuple[int, int] | None = None,
-    spill: bool = False,
     seed: int = 0,
     progress: Callable[[str], object] = lambda stage: None,
     say_notes: Callable | None = None,
@@ -58,14 +57,14 @@ def forecast(
     ``sources`` are shard directories of one graph with the same number of parts, or one graph, which is cut both ways with
     this ``seed``; ``additions`` are options of :func:`dgl_gt.partition.sources.load.load_graph` for it. ``traces_of`` gets
     the width of the node features and returns the traces of the step. ``figures_of`` are the nodes and edges of a graph of
-    which the source is a sample, see :func:`.scaled`. With ``spill``, a graph is also cut into more parts than ranks, until
-    one fits that runs part by part, and edge cuts may have a multiple of the ranks. ``say_notes`` is called with the ``notes`` and the
+    which the source is a sample, see :func:`.scaled`. For CPUs, a graph is also cut into more parts than ranks, as long as
+    that saves memory and nothing fits, and edge cuts may have a multiple of the ranks. ``say_notes`` is called with the ``notes`` and the
     ``left_out`` of a graph before it is cut. The rest is as in :func:`dgl_gt.plan.choose`.
 
     :class:`InputError` says that the shards have another number of parts, that nothing fits on any of the numbers of
     ranks, or what is wrong with a source or a bound.
     """
-    bounds = {"rank_memory": rank_memory, "max_depth": max_depth, "spill": spill}
+    bounds = {"rank_memory": rank_memory, "max_depth": max_depth, "spill": profile.device == "cpu"}
     if all(map(is_shards, sources)):
         return _plan_of_shards(sources, world_sizes, traces_of, profile, bounds, figures_of, progress)
     if len(sources) > 1:
@@ -104,7 +103,7 @@ def forecast(
                 parts = 2 * (figures[-1].pieces or figures[0]).parts
                 is_all = parts > min(_MOST_PIECES * ranks, graph.num_nodes)
                 if (
-                    not spill
+                    profile.device != "cpu"
                     or graph.schema is not None
                     or is_all
                     or error.missing_bytes > _MOST_SAVING * (least_bytes - error.least_bytes)

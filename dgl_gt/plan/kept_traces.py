@@ -36,11 +36,13 @@ def kept(what: tuple, record: Callable[[], Trace]) -> Trace:
         folder = cache_folder("traces")
     except InputError:  # there is no cache
         return record()
-    around = torch.__version__, torch.get_default_dtype(), library() is not None, _code()
+    autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    around = torch.__version__, torch.get_default_dtype(), autocast, library() is not None, _code()
     path = folder / hashlib.sha256(repr((what, around)).encode()).hexdigest()
     with suppress(OSError, zlib.error, msgspec.DecodeError):
         trace = _decoded(zlib.decompress(path.read_bytes()))
-        os.utime(path)
+        with suppress(OSError):  # of another user
+            os.utime(path)
         return trace
     trace = record()
     with suppress(InputError, OSError):  # no room, or another process removes the same
@@ -53,11 +55,13 @@ def kept(what: tuple, record: Callable[[], Trace]) -> Trace:
 
 @cache
 def _code() -> str:
-    """A digest of the names, sizes and times of the package's modules."""
-    root = Path(__file__).parents[1]
+    """A digest of the package's modules."""
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
     modules = {*root.rglob("*.py"), *(root / "partition").rglob("*.py")}  # a link in a checkout
-    stats = [(str(each), (stat := each.stat()).st_size, stat.st_mtime_ns) for each in sorted(modules)]
-    return hashlib.sha256(repr(stats).encode()).hexdigest()
+    for each in sorted(modules):
+        with suppress(OSError):  # an editor's lock is a link to nowhere
+            digest.update(each.read_bytes())
+    return digest.hexdigest()
 
 
 _ARRAYS = [each.name for each in fields(StreamedTrace) if each.name not in ("counts", "events")]

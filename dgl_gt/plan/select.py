@@ -58,7 +58,7 @@ def choose(
         their own.
     spill : bool
         Whether to consider layers that run part by part, with rows in files, where no mode of activation checkpointing
-        fits; see docs/spilling.md.
+        fits; see docs/spilling.md. On GPUs they cannot.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def choose(
     ranks = _check_cuts(cuts)
     check_flags(spill=spill)
     search = _make_search(step, profile, ranks, rank_memory, max_depth, strategies, activation_checkpoints)
-    search = replace(search, spills=spill)
+    search = replace(search, spills=spill and profile.device == "cpu")
     traces, figures = search.traces, cuts[0][1]
     found = search.candidates(cuts)
     if not found:

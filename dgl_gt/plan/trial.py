@@ -49,7 +49,7 @@ def load_fastest(
     """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
 
     The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
-    chosen if memory is short. With ``spill``, layers run part by part where nothing else fits, without one. With the default
+    chosen if memory is short. With ``spill``, layers run part by part where nothing else fits. With the default
     profile, a rank may take its share of the memory that the machine has available. ``factory`` makes the model, by
     default the model of the config. The other arguments are those of :func:`dgl_gt.plan.choose` and
     :func:`dgl_gt.load`. Returns the graph, the config with the activation

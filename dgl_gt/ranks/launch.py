@@ -123,8 +123,10 @@ def launch_command(
         raise KeyboardInterrupt
     if signals:
         return 128 + signals[0]
+    if text and code == 2:
+        raise InputError(text)
     if text:
-        print(f"dgl-gt: {'error: ' if code == 2 else ''}{text}", file=sys.stderr)
+        print(f"dgl-gt: {text}", file=sys.stderr)
     return code
 
 

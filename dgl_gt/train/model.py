@@ -19,8 +19,8 @@ from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.nn import apply_activation_checkpoint, apply_precision
 from dgl_gt.nn.activation_checkpoint import checkpoint_modes
+from dgl_gt.nn.layered_model import LayeredModel
 from dgl_gt.nn.models import make_model
-from dgl_gt.nn.models.node_model import NodeModel
 from dgl_gt.nn.pair_scorer import PairScorer
 from dgl_gt.nn.traits import traits_of
 from dgl_gt.partition.errors import InputError
@@ -119,10 +119,10 @@ def build_model(
             )
         model = _made(factory, in_dim, width)
         is_streamed = isinstance(nodes_of, ShardedGraph) and nodes_of.stream is not None
-        if is_streamed and not any(isinstance(each, NodeModel) for each in model.modules()):
+        if is_streamed and not any(isinstance(each, LayeredModel) for each in model.modules()):
             raise InputError(
                 f"with spill (--spill) layers run part by part, and {factory.name} makes a {type(model).__name__}, whose layers cannot; "
-                "build it around a dgl_gt.nn.GraphTransformer or GNN, or leave spill out"
+                "make it a dgl_gt.nn.LayeredModel, or leave spill out"
             )
     if task.node_embedding:
         model = EmbeddedModel(model, nodes_of, task.node_embedding, ntypes)

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from dgl_gt.partition.errors import InputError
-from dgl_gt.partition.system.atomic_write import os_error
+from dgl_gt.partition.system.atomic_write import os_error, put_if_absent
 from dgl_gt.partition.system.mapped_arrays import is_mapped, release_pages
 from dgl_gt.partition.system.output_checks import cannot_write
 
@@ -154,8 +154,10 @@ def write_rows(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iter
             np.lib.format.write_array_header_1_0(file, header)
             for rows in blocks:
                 file.write(np.ascontiguousarray(rows, dtype).data)
-        if not path.exists():
-            _put(temporary, path)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            put_if_absent(temporary, path)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:

@@ -87,7 +87,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         Path of the file, or name of the preset; not stored in the file.
     kind : {"measured", "datasheet", "default"}
     device : {"cpu", "cuda"}
-        What ranks compute on; layers run part by part, with rows in files, on processors alone.
+        What ranks compute on; layers run part by part, with rows in files, only on a CPU.
     ranks : int or None
         Number of ranks P; None if the figures hold for any number of ranks.
     memory_bytes, process_bytes : float or list

@@ -213,9 +213,17 @@ def new_file(out, *, force: bool = False, keep: bool = True):
 def _put_file(new: Path, out: Path) -> None:
     """Move a complete file to its place; refuse where another file is."""
     try:
-        os.link(new, out)  # unlike a rename, a link replaces nothing
+        put_if_absent(new, out)
     except FileExistsError as error:
         raise already_there(out, "file", APPEARED) from error
+
+
+def put_if_absent(new: Path, out: Path) -> None:
+    """Give a complete file its name, and perhaps leave the other one; ``FileExistsError`` where another file is."""
+    try:
+        os.link(new, out)  # unlike a rename, a link replaces nothing
+    except FileExistsError:
+        raise
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # a file system without hard links
             raise

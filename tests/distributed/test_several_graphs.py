@@ -112,7 +112,7 @@ def test_a_run_is_kept_and_goes_on(tmp_path, capfd):
         (["--shards", "A", "wide"], "width"),
         (["--shards", "A", "many"], "width"),
         (["--shards", "A", "named"], "class names"),
-        (["--shards", "A", "B", "--node-embedding", "4"], "embedding is 4"),
+        (["--shards", "A", "B", "--node-embedding", "4"], "--node-embedding is 4"),
         (["--shards", "A", "two"], "2 parts"),
         (["--shards", "A", "B", "--task", "node_regression"], "node_regression"),
         (["--shards", "A", "B", "--strategy", "auto"], "--strategy is auto"),

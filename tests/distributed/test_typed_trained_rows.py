@@ -114,10 +114,12 @@ def test_rows_that_nothing_reads(tmp_path, capfd):
     graph = typed_graph()
     graph.node_data["subject/feat"] = np.ones((3, 2), np.float32)
     partition(graph, 1, tmp_path / "shards")
-    for command in ("train", "plan"):
-        settings = ["--node-embedding", "4"] if command == "train" else ["--set", "task.node_embedding=4"]
+    for command, settings, named in (
+        ("train", ["--node-embedding", "4"], "--node-embedding is 4"),
+        ("plan", ["--set", "task.node_embedding=4"], "node_embedding is 4"),
+    ):
         assert main([command, str(tmp_path / "shards"), *settings]) == 2
-        assert "embedding is 4" in capfd.readouterr().err
+        assert named in capfd.readouterr().err
 
 
 def test_a_table_of_another_graph(tmp_path, capfd):

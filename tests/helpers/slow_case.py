@@ -1,4 +1,4 @@
-"""Cases of a parametrized test that run with ``--slow`` alone."""
+"""Cases of a parametrized test that run only with ``--slow``."""
 
 import pytest
 

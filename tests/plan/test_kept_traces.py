@@ -56,11 +56,13 @@ def test_a_trace_comes_back(figures, recorded, streams):
 def test_another_step_is_traced(figures, recorded, monkeypatch):
     trace(figures)
     trace(figures, CONFIG.changed(hidden=16))
+    with torch.autocast("cpu", torch.bfloat16):
+        trace(figures)
     monkeypatch.setattr(torch, "__version__", "0.0")
     trace(figures)
     monkeypatch.setattr(kept_traces, "_code", lambda: "changed")
     trace(figures)
-    assert len(recorded) == 4
+    assert len(recorded) == 5
 
 
 def test_a_damaged_file_is_made_again(figures, recorded, tmp_path):

@@ -19,11 +19,12 @@ from ..batch_norm import normalise
 from ..dropout import FeatureDropout, with_seeds
 from ..feed_forward import make_encoder, make_output
 from ..global_attention import PolynormerAttention, SGFormerAttention
+from ..layered_model import LayeredModel
 from ..streamed import run_streamed
 from ..traits import ModelTraits
 
 
-class NodeModel(nn.Module):
+class NodeModel(LayeredModel):
     """Base class of the models for nodes; a subclass makes ``layers``, and then calls ``_make_end``."""
 
     Config: ClassVar[type[ModelConfig]]
