@@ -1,8 +1,7 @@
 """Tasks on nodes and edges with labels missing here and there: losses, metrics and predictions of one process, on any ranks."""
 
 import numpy as np
-import pytest
-from tasks_on_ranks import STRATEGIES, check_ranks, trained_alone
+from tasks_on_ranks import STRATEGIES, check_ranks, on_ranks, trained_alone
 
 from dgl_gt.partition import encode, from_edges
 
@@ -49,10 +48,9 @@ def graph_of(kind):
     return encode(graph, "degree")
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_any_ranks_train_as_one(kind, tmp_path):
+@on_ranks(TASKS)
+def test_any_ranks_train_as_one(kind, parts, tmp_path):
     graph, settings = graph_of(kind), SETTINGS | TASKS[kind]
     expected = trained_alone(graph, settings, tmp_path)
-    for parts in (2, 3, 4):
-        strategies = [each for each in STRATEGIES if parts != 4 or each != "heads"]  # six heads
-        check_ranks(graph, settings, tmp_path, expected, parts, strategies)
+    strategies = [each for each in STRATEGIES if parts != 4 or each != "heads"]  # six heads
+    check_ranks(graph, settings, tmp_path, expected, parts, strategies)

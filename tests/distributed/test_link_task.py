@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from ranks import run_ranks
-from tasks_on_ranks import STRATEGIES, check_ranks, trained_alone
+from tasks_on_ranks import STRATEGIES, check_ranks, on_ranks, trained_alone
 
 import dgl_gt
 from dgl_gt.partition import InputError, encode, from_edges, partition
@@ -80,15 +80,14 @@ def split_of(kind, graph, folder):
     return from_edges(src[kept], dst[kept], NODES, graph.node_data, data), str(folder / "links.npz")
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_any_ranks_train_as_one(kind, tmp_path):
+@on_ranks(TASKS)
+def test_any_ranks_train_as_one(kind, parts, tmp_path):
     settings = SETTINGS | TASKS[kind]
     graph, split = split_of(kind, graph_of(kind), tmp_path)
     expected = trained_alone(graph, settings, tmp_path, link_split=split)
-    for parts in (2, 3, 4):
-        cannot = parts == 4 or "without targets" in kind  # six heads; and `heads` reads the structure of other parts
-        strategies = [each for each in STRATEGIES if each != "heads" or not cannot]
-        check_ranks(graph, settings, tmp_path, expected, parts, strategies, link_split=split)
+    cannot = parts == 4 or "without targets" in kind  # six heads; and `heads` reads the structure of other parts
+    strategies = [each for each in STRATEGIES if each != "heads" or not cannot]
+    check_ranks(graph, settings, tmp_path, expected, parts, strategies, link_split=split)
 
 
 def scores_on_rank(rank, folder, pairs):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
-from tasks_on_ranks import STRATEGIES, check_ranks, trained_alone
+from tasks_on_ranks import STRATEGIES, check_ranks, on_ranks, trained_alone
 
 import dgl_gt
 from dgl_gt.partition import InputError, encode, from_edges, partition
@@ -34,13 +34,12 @@ def graph_of(kind):
     return encode(graph, "degree,laplacian=3") if kind == "features and edges" else graph
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_any_ranks_pretrain_as_one(kind, tmp_path):
+@on_ranks(TASKS)
+def test_any_ranks_pretrain_as_one(kind, parts, tmp_path):
     graph, settings = graph_of(kind), SETTINGS | TASKS[kind]
     expected = trained_alone(graph, settings, tmp_path)
-    for parts in (2, 3, 4):
-        strategies = [each for each in STRATEGIES if each != "heads" or (parts < 4 and settings["heads"] > 1)]
-        check_ranks(graph, settings, tmp_path, expected, parts, strategies)
+    strategies = [each for each in STRATEGIES if each != "heads" or (parts < 4 and settings["heads"] > 1)]
+    check_ranks(graph, settings, tmp_path, expected, parts, strategies)
 
 
 def test_ranks_without_edges_or_nodes_take_part(tmp_path):

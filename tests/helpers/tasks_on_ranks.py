@@ -1,8 +1,10 @@
 """A task trained by one process and by several ranks: losses, metrics and predictions are the same to 1e-9."""
 
 import numpy as np
+import pytest
 import torch
 from ranks import run_ranks
+from slow_case import slow
 
 import dgl_gt
 from dgl_gt.partition import partition
@@ -12,6 +14,14 @@ from dgl_gt.train.predictions import embed
 from dgl_gt.train.run import train
 
 STRATEGIES = ["halo_h", "halo_kv", "gather", "heads", "ring", "mirror"]
+
+
+def on_ranks(kinds):
+    """Each kind on 2, 3 and 4 ranks, all but one of which run only with ``--slow``."""
+    cases = [(kind, parts, parts - 2 == place % 3) for place, kind in enumerate(kinds) for parts in (2, 3, 4)]
+    return pytest.mark.parametrize(
+        ("kind", "parts"), [(kind, parts) if is_quick else slow(kind, parts) for kind, parts, is_quick in cases]
+    )
 
 
 def run_on_rank(rank, folder, settings, strategies):

@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed; pip install triton")
 
 from attention_cases import CASES, draw_csc
+from slow_case import slow
 from test_edge_attention import drawn, kind_results, results
 from test_gpu_attention import CUT_CASES, DEVICE, OTHER_DTYPES, short_pieces, through_triton  # noqa: F401
 
@@ -19,7 +20,11 @@ SMALL = [
     replace(case, edges=case.edges[:60] if isinstance(case.edges, list) else min(case.edges, 60)) for case in CASES
 ]
 NAMED = {case.name: case for case in SMALL if case.num_dst < 100}
-by_case = pytest.mark.parametrize("case", [*NAMED.values(), *CUT_CASES], ids=lambda case: case.name)
+QUICK = {"hub cut", "fewer sources", "packed", "one head, width one", "given head-minor", "isolated rows", "no edge"}
+_ALL = [*NAMED.values(), *CUT_CASES]
+by_case = pytest.mark.parametrize(
+    "case", [each if each.name in QUICK else slow(each) for each in _ALL], ids=lambda case: case.name
+)
 TOLERANCE = {torch.float64: dict(rtol=1e-10, atol=1e-11), torch.float32: dict(rtol=1e-4, atol=2e-4)}
 
 
@@ -50,7 +55,7 @@ def test_half_precision(name, dtype):
         assert (got.cpu().double() - wanted).nan_to_num(0).norm() <= 0.06 * wanted.nan_to_num(0, 0, 0).norm() + 1e-6
 
 
-@pytest.mark.parametrize("name", ["hub", "plain", "no edge", "large hub"])
+@pytest.mark.parametrize("name", ["hub", slow("plain"), "no edge", slow("large hub")])
 def test_kinds(name, short_pieces):  # noqa: F811
     case = NAMED[name]
     found = kind_results(sparse_attention, case, torch.float32, DEVICE)
