@@ -273,7 +273,7 @@ def _forecast(args, traces_of, profile) -> dict:
             rank_memory=args.rank_memory,
             max_depth=args.max_depth,
             figures_of=args.figures_of,
-            spill=profile.device == "cpu",
+            spill=True,
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,

@@ -95,7 +95,7 @@ def plan(
             assumed_profile(profile, rank_memory is None),
             rank_memory=rank_memory,
             max_depth=max_depth,
-            spill=profile.device == "cpu",
+            spill=True,
             seed=seed,
             progress=progress,
         ).values()
