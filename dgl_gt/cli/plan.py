@@ -39,14 +39,16 @@ from .options import (
     add_selection_options,
     add_settings,
     config_of,
+    duration,
     positive_float,
     positive_integer,
 )
+from .plan_prices import quote
 from .plan_search import MAX_LOSS, search
 
 _MOST = 10**15  # nodes or edges
 
-_OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
+_OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision", "epochs")
 _COMMON = (  # options that --help shows; --help-all shows all
     *(
         "world_size",
@@ -60,9 +62,16 @@ _COMMON = (  # options that --help shows; --help-all shows all
         "model_factory",
         "plot",
         "figures_of",
+        "prices",
+        "deadline",
+        "epochs",
         "check",
     ),
     *("search_policy", "max_loss", "force", "json", "profile", "preset", "rank_memory", "max_depth"),
+)
+_NOT_WITH_PRICES = (
+    *("profile", "preset", "rank_memory", "world_size"),
+    *("policy", "plot", "save_costs", "search_policy"),
 )
 _NOT_WITH_SEARCH = ("policy", "figures_of", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
@@ -98,6 +107,11 @@ def add_commands(commands) -> None:
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
     text = "plan for a graph of this size, such as 1e9,1e10, of which SOURCE is a sample with the same mean degree"
     add("--figures-of", type=_nodes_and_edges, metavar="NODES,EDGES", help=text)
+    text = (
+        "file with prices of machines: list clusters of them by the hours and the money of a run; see docs/selector.md"
+    )
+    add("--prices", metavar="FILE.yaml", help=text)
+    add("--deadline", type=duration, metavar="TIME", help="longest time of a run, such as 6h or 2d; needs --prices")
     add("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
     add(
         "--check", metavar="RUN", help="compare the prediction of `dgl-gt train --strategy auto --out RUN` with the run"
@@ -145,6 +159,8 @@ def _plan(args, command: argparse.ArgumentParser):
         return comparison, check_table(comparison)
     _check_options(args)
     config = config_of(args, _OF_CONFIG)
+    if args.prices:
+        return quote(args, config, _traces_of(args, config), _additions(args))
     profile = assumed_profile(read_profile(args.profile, args.preset), args.rank_memory is None)
     if args.search_policy:
         return search(args, config, profile)
@@ -239,6 +255,15 @@ def _check_options(args) -> None:
             raise InputError(
                 f"--search-policy trains the model of --config on shards; leave --{name.replace('_', '-')} out"
             )
+    for name in _NOT_WITH_PRICES if args.prices else ():
+        if getattr(args, name):
+            raise InputError(
+                f"--prices lists clusters by what their machines are, in {args.prices}; leave --{name.replace('_', '-')} out"
+            )
+    if args.deadline and not args.prices:
+        raise InputError("--deadline needs --prices FILE.yaml; add that option, or leave --deadline out")
+    if args.epochs and not (args.prices or args.figures_of):
+        raise InputError("--epochs needs --prices or --figures-of, which print hours; add one, or leave --epochs out")
     if args.plot:
         if Path(args.plot).suffix != ".png":
             raise InputError(f"--plot is {args.plot}; it must end in .png")
@@ -273,12 +298,14 @@ def _forecast(args, traces_of, profile) -> dict:
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,
-            self_loops=args.self_loops,
-            self_loop_fill=args.self_loop_fill,
-            undirected=args.undirected,
-            random_features=args.random_features,
-            **reading(args),
+            **_additions(args),
         )
+
+
+def _additions(args) -> dict:
+    """How a graph is read, and what is added to it."""
+    names = ("self_loops", "self_loop_fill", "undirected", "random_features")
+    return {name: getattr(args, name) for name in names} | reading(args)
 
 
 def _costs(plans: dict) -> Costs:

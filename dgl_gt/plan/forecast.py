@@ -66,11 +66,12 @@ def forecast(
             raise InputError(
                 "world_size (--world-size) is missing; give a number of ranks such as 2, or several such as 4,8,16"
             )
-        for ranks in world_sizes or ():
+        world_sizes = world_sizes or [profile.ranks or 1]
+        for ranks in world_sizes:
             profile.check_ranks(ranks)
     sources = read_sources(sources, seed, progress, say_notes, **additions)
     if world_sizes is None:
-        world_sizes = [profile.ranks] if is_graph else [read_figures(read_manifest(sources[0])).parts]
+        world_sizes = [read_figures(read_manifest(sources[0])).parts]
     bounds = {"rank_memory": rank_memory, "max_depth": max_depth, "figures_of": figures_of, "spill": spill}
     clusters = [(profile, ranks) for ranks in world_sizes]
     found = forecast_clusters(sources, clusters, traces_of, seed=seed, progress=progress, **bounds)
