@@ -81,6 +81,6 @@ def _as_given(args, names: tuple[str, ...]) -> list[str]:
     for name in names:
         value, option = getattr(args, name), f"--{name.replace('_', '-')}"
         for each in value if isinstance(value, list) else [value]:
-            if each not in (None, False):
+            if each is not None and each is not False:
                 words += [option] if each is True else [option, str(each)]
     return words

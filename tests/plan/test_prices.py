@@ -27,12 +27,12 @@ def made_plan(seconds: float) -> Plan:
     return Plan(choice, None, "", [choice], {}, {}, 1, None, default_costs())
 
 
-def quoted(seconds: dict, deadline_s=math.inf, epochs=100) -> list:
-    """Quotes for a box of each name at 3 an hour and two of it; of no seconds where nothing fits."""
+def quoted(seconds: dict) -> list:
+    """Quotes for two boxes of each name, at 6 an hour; where nothing fits, the memory that is missing, below zero."""
     profile = read_profile()
     clusters = [Cluster(name, 2, 6.0, 4, profile) for name in seconds]
     plans = [NothingFits("", 1, -each) if each < 0 else made_plan(each) for each in seconds.values()]
-    return quotes(clusters, plans, epochs, deadline_s)
+    return quotes(clusters, plans, 100, math.inf)
 
 
 @pytest.fixture
