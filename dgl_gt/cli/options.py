@@ -21,6 +21,8 @@ from dgl_gt.train.config import CHOOSE_KIND, KINDS, PATHS, SECTIONS, SETTINGS, T
 from dgl_gt.tune.recipes import RECIPES, SIZES, settings_of
 
 _MAX_NUMBERS = 1000  # in a list
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST_S = 30 * 86400
 _LARGEST, _SMALLEST_FLOAT = 10**9, 1e-6  # allowed numbers of options, far beyond any use
 
 
@@ -167,6 +169,17 @@ def positive_float(text: str) -> float:
             f"{reprlib.repr(text)} is not allowed; give a number from {_SMALLEST_FLOAT:g} to {_LARGEST:g}"
         )
     return number
+
+
+def duration(text: str) -> float:
+    """Convert an option's text such as ``45m`` or ``2h`` to seconds, from 1 second to 30 days."""
+    match = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)([smhd])", text)
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if not 1 <= seconds <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time; write it as 90s, 45m or 2h, from 1 second to 30 days"
+        )
+    return seconds
 
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}

@@ -7,7 +7,7 @@ import warnings
 from functools import cache
 from pathlib import Path
 
-from dgl_gt.exchange.policy.policy import Policy, is_policy_file
+from dgl_gt.exchange.policy.policy import Policy
 from dgl_gt.partition import console
 from dgl_gt.partition.command_options import (
     FILL,
@@ -18,17 +18,14 @@ from dgl_gt.partition.command_options import (
     self_loop_fill,
     show_at_first,
 )
-from dgl_gt.partition.console import table
 from dgl_gt.partition.distributed.engine import MEMORY_BYTES
 from dgl_gt.partition.errors import InputError, SourceWarning
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.figures.profile import Profile, read_profile
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
-from dgl_gt.partition.system.atomic_write import new_file
 from dgl_gt.partition.system.output_checks import check_file
-from dgl_gt.partition.system.storage import located
-from dgl_gt.partition.system.units import format_bytes, format_count
+from dgl_gt.partition.system.units import format_count
 from dgl_gt.plan.candidates import NothingFits, Plan, forecast_table, plot, text_of_plan
 from dgl_gt.plan.forecast import assumed_profile, forecast
 from dgl_gt.run_files.run_record import check_table, compare_with_prediction
@@ -42,15 +39,16 @@ from .options import (
     add_selection_options,
     add_settings,
     config_of,
+    duration,
     positive_float,
     positive_integer,
-    run_on_parts,
 )
+from .plan_prices import quote
+from .plan_search import MAX_LOSS, search
 
-MAX_LOSS = 0.5  # points
 _MOST = 10**15  # nodes or edges
 
-_OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision")
+_OF_CONFIG = ("layers", "hidden", "heads", "ffn", "precision", "epochs")
 _COMMON = (  # options that --help shows; --help-all shows all
     *(
         "world_size",
@@ -64,9 +62,16 @@ _COMMON = (  # options that --help shows; --help-all shows all
         "model_factory",
         "plot",
         "figures_of",
+        "prices",
+        "deadline",
+        "epochs",
         "check",
     ),
     *("search_policy", "max_loss", "force", "json", "profile", "preset", "rank_memory", "max_depth"),
+)
+_NOT_WITH_PRICES = (
+    *("profile", "preset", "rank_memory", "world_size"),
+    *("policy", "plot", "save_costs", "search_policy"),
 )
 _NOT_WITH_SEARCH = ("policy", "figures_of", "world_size", "classes", "model_factory", "plot", "save_costs", "max_depth")
 
@@ -102,6 +107,11 @@ def add_commands(commands) -> None:
     add("--random-features", type=int, metavar="WIDTH", help="random features for a graph that has no features")
     text = "plan for a graph of this size, such as 1e9,1e10, of which SOURCE is a sample with the same mean degree"
     add("--figures-of", type=_nodes_and_edges, metavar="NODES,EDGES", help=text)
+    text = (
+        "file with prices of machines: list clusters of them by the hours and the money of a run; see docs/selector.md"
+    )
+    add("--prices", metavar="FILE.yaml", help=text)
+    add("--deadline", type=duration, metavar="TIME", help="longest time of a run, such as 6h or 2d; needs --prices")
     add("--plot", metavar="FILE.png", help="picture to write: seconds and memory by number of ranks")
     add(
         "--check", metavar="RUN", help="compare the prediction of `dgl-gt train --strategy auto --out RUN` with the run"
@@ -149,9 +159,11 @@ def _plan(args, command: argparse.ArgumentParser):
         return comparison, check_table(comparison)
     _check_options(args)
     config = config_of(args, _OF_CONFIG)
+    if args.prices:
+        return quote(args, config, _traces_of(args, config), _additions(args))
     profile = assumed_profile(read_profile(args.profile, args.preset), args.rank_memory is None)
     if args.search_policy:
-        return _search(args, config, profile)
+        return search(args, config, profile)
     policy = policy_of(config.changed(policy=args.policy)) if args.policy else Policy()
     if not policy.is_exact and not all(map(is_shards, args.source)):
         raise InputError(
@@ -243,6 +255,15 @@ def _check_options(args) -> None:
             raise InputError(
                 f"--search-policy trains the model of --config on shards; leave --{name.replace('_', '-')} out"
             )
+    for name in _NOT_WITH_PRICES if args.prices else ():
+        if getattr(args, name):
+            raise InputError(
+                f"--prices lists clusters by what their machines are, in {args.prices}; leave --{name.replace('_', '-')} out"
+            )
+    if args.deadline and not args.prices:
+        raise InputError("--deadline needs --prices FILE.yaml; add that option, or leave --deadline out")
+    if args.epochs and not (args.prices or args.figures_of):
+        raise InputError("--epochs needs --prices or --figures-of, which print hours; add one, or leave --epochs out")
     if args.plot:
         if Path(args.plot).suffix != ".png":
             raise InputError(f"--plot is {args.plot}; it must end in .png")
@@ -276,12 +297,14 @@ def _forecast(args, traces_of, profile) -> dict:
             seed=args.seed or 0,
             progress=progress,
             say_notes=console.print_source_notes,
-            self_loops=args.self_loops,
-            self_loop_fill=args.self_loop_fill,
-            undirected=args.undirected,
-            random_features=args.random_features,
-            **reading(args),
+            **_additions(args),
         )
+
+
+def _additions(args) -> dict:
+    """How a graph is read, and what is added to it."""
+    names = ("self_loops", "self_loop_fill", "undirected", "random_features")
+    return {name: getattr(args, name) for name in names} | reading(args)
 
 
 def _costs(plans: dict) -> Costs:
@@ -290,93 +313,3 @@ def _costs(plans: dict) -> Costs:
     if ranks == 1:
         raise InputError("--save-costs describes cuts, and a plan for one rank has none; add --world-size 2 or more")
     return plans[ranks].costs
-
-
-def _search(args, config: TrainConfig, profile: Profile):
-    """Search for a policy on ranks, one for each part of the shards, and write it."""
-    out = located(args.search_policy)
-    if not is_policy_file(args.search_policy):
-        raise InputError(f"--search-policy is {args.search_policy}; it must end in .yaml")
-    if len(args.source) != 1:
-        raise InputError(
-            f"--search-policy needs one shard directory, and {len(args.source)} are named; choose the cut first, with "
-            "`dgl-gt plan` on all of them"
-        )
-    if args.max_loss and args.max_loss >= 100:
-        raise InputError(f"--max-loss is {args.max_loss:g}; it must be below 100, in points of the validation metric")
-    check_file(out, force=args.force)
-    (directory,) = args.source
-    if read_manifest(directory)["parts"] == 1:
-        raise InputError(f"{directory} has one part, and one rank exchanges nothing; partition into two parts or more")
-    return run_on_parts(
-        args.argv,
-        directory,
-        lambda: _search_on_rank(directory, args, config, profile, out),
-        keep_memory=args.rank_memory is None,
-    )
-
-
-def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile, out: Path):
-    """Search on this rank; rank 0 writes the policy. Returns plain values, and a table of them."""
-    import yaml
-
-    from dgl_gt.plan.policy_search import CHECKED_STEPS, load_for_policies, search_policy
-
-    figures, max_loss = read_figures(read_manifest(directory)), args.max_loss or MAX_LOSS
-    sg = load_for_policies(directory, config, profile, args.rank_memory)
-    strategy, leads = sg.strategy.name, sg.comm.rank == 0
-    with sg.comm.together(), console.Stages() as progress:
-        found = search_policy(sg, figures, config, profile, max_loss, progress if leads else lambda text: None)
-    rules = found.policy.described() or [{"mode": "exact"}]
-    if leads:
-        with new_file(out, force=args.force) as file:
-            file.write(yaml.safe_dump({"rules": rules}, sort_keys=False).encode())
-    values = {
-        "rules": rules,
-        "strategy": strategy,
-        "metric": found.metric,
-        "max_loss_points": max_loss,
-        "measured_loss_points": found.loss,
-        "predicted_seconds": found.seconds,
-        "predicted_exact_seconds": found.exact_seconds,
-        "sent_bytes": found.sent_bytes,
-        "exact_sent_bytes": found.exact_sent_bytes,
-        "transmissions": [
-            {
-                "layer": place.layer,
-                "direction": place.direction,
-                "peers": place.peers and [list(pair) for pair in place.peers],
-                "mode": str(found.modes[place]),
-                "loss_points": {str(mode): loss for mode, loss in losses.items()},
-            }
-            for place, losses in found.losses.items()
-        ],
-    }
-    return (
-        values,
-        f"{_text_of_search(values, found, CHECKED_STEPS)}\n\nwrote {out}; use it with dgl-gt train --strategy {strategy} --policy {out}",
-    )
-
-
-def _pairs(peers) -> str:
-    """Sender and receiver of the first pairs, and how many more there are."""
-    more = f" and {len(peers) - 3} more" if len(peers) > 3 else ""
-    return ", ".join(f"{sender} to {receiver}" for sender, receiver in peers[:3]) + more
-
-
-def _text_of_search(values: dict, found, epochs: int) -> str:
-    rows = []
-    for each in values["transmissions"]:
-        between = "" if each["peers"] is None else f", {_pairs(each['peers'])}"
-        losses = ", ".join(f"{mode} {loss:.2f}" for mode, loss in each["loss_points"].items())
-        rows.append([f"layer {each['layer']}, {each['direction']}{between}", each["mode"], losses])
-    saved = 1 - found.sent_bytes / found.exact_sent_bytes if found.exact_sent_bytes else 0.0
-    lines = [
-        table(["transmission", "mode", f"points of {found.metric} that each mode lost"], rows),
-        "",
-        f"strategy                  {values['strategy']}",
-        f"a step, predicted         {found.seconds:.3g} s instead of {found.exact_seconds:.3g} s",
-        f"sent in a step            {format_bytes(found.sent_bytes)}, {saved:.1%} less than {format_bytes(found.exact_sent_bytes)}",
-        f"lost in {epochs} epochs         {found.loss:+.2f} points of {found.metric} (allowed: {values['max_loss_points']:g})",
-    ]
-    return "\n".join(lines)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
 import shutil
 import statistics
 import sys
@@ -27,10 +25,8 @@ from dgl_gt.train.config import SETTINGS
 from dgl_gt.train.metric_kinds import shown_metric
 from dgl_gt.tune.recipes import RECIPES
 
-from .options import add_json, add_settings, given_settings, positive_integer, whole_number
+from .options import add_json, add_settings, duration, given_settings, positive_integer, whole_number
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_LONGEST_S = 30 * 86400
 _COMMON = (  # options that --help shows; --help-all shows all
     *("budget", "out", "models", "ranks", "jobs", "trials", "seed", "resume", "force", "set", "json"),
     *("task", "label", "metric", "split", "type", "relation", "edge_features"),
@@ -49,7 +45,7 @@ def add_commands(commands) -> None:
     )
     add = command.add_argument
     add("directory", metavar="SHARDS", help="shards made by `dgl-gt partition`")
-    add("--budget", type=_seconds, required=True, metavar="TIME", help="time of the whole search, such as 45m or 2h")
+    add("--budget", type=duration, required=True, metavar="TIME", help="time of the whole search, such as 45m or 2h")
     add(
         "--out",
         required=True,
@@ -82,16 +78,6 @@ def add_commands(commands) -> None:
     add_json(command)
     show_at_first(command, _COMMON)
     command.set_defaults(command=_tune, config=None)
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)([smhd])", text)
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
-    if not 1 <= seconds <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time; write it as 90s, 45m or 2h, from 1 second to 30 days"
-        )
-    return seconds
 
 
 def _tune(args):
