@@ -77,14 +77,16 @@ class Clock:
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
-        self._group, self._since = "", time.monotonic()
+        self.of_stages: dict[str, float] = {}
+        self._group, self._stage, self._since = "", "", time.monotonic()
 
     def __call__(self, said: str) -> None:
         """Count what has passed since the last stage began."""
         now = time.monotonic()
-        self.seconds[self._group] = self.seconds.get(self._group, 0.0) + now - self._since
-        stage = re.sub(r"(-\d+)*(:.*)?$", "", said)
-        self._group, self._since = GROUPS.get(stage, self._group), now
+        for seconds, name in ((self.seconds, self._group), (self.of_stages, self._stage)):
+            seconds[name] = seconds.get(name, 0.0) + now - self._since
+        self._stage, self._since = said.partition(":")[0], now
+        self._group = GROUPS.get(re.sub(r"(-\d+)*$", "", self._stage), self._group)
 
 
 def measured(path: Path, parts: int, workers: int, memory_bytes: int, only_workers: bool) -> dict:
@@ -104,6 +106,7 @@ def measured(path: Path, parts: int, workers: int, memory_bytes: int, only_worke
     print(table(["stages", "seconds", "estimated"], shown), file=sys.stderr)
     row = {"graph": path.stem, "parts": parts, "workers": workers, "halo": many["quality"]["halo"], "seconds": seconds}
     row |= {"estimated_seconds": sum(expected.values()), "worker_peak": format_bytes(max(peaks.values()))}
+    row |= {"stages": {name: round(each, 1) for name, each in clock.of_stages.items() if each >= 0.1}}
     if one:
         row |= {"halo_ratio": row["halo"] / one["quality"]["halo"], "one_seconds": one["seconds"]}
         row |= {"seconds_ratio": seconds / one["seconds"], "one_peak": format_bytes(one["peak_memory_bytes"])}
@@ -143,6 +146,8 @@ def main() -> None:
     if args.json:
         print(json.dumps({"processor": processor(), "rows": rows}))
         return
+    for row in rows:
+        row.pop("stages", None)
     shown = [[f"{each:.3f}" if isinstance(each, float) else each for each in row.values()] for row in rows]
     print(table([*rows[0]], shown))
     for key in ("halo_ratio", "mirrors_ratio", "step_ratio"):

@@ -35,7 +35,8 @@ class StepRecorder:
     Ranges of torch's profiler get the same names. Where tensors are on a GPU, the process waits for the GPU before each
     time that is taken. ``places`` has the time at which each part of the step began, and its name. ``collectives`` has, for
     each in the order in which they started, its ``name``; ``started``; ``senders``, the ranks that it needs; and
-    ``blocked``, the times from which and until which this rank did nothing but wait for it, or None.
+    ``blocked``, the times from which and until which this rank did nothing but wait for it, or None. ``copies`` has, for
+    each time that rows were copied from files or to them, its beginning, its end and its name.
     """
 
     def __init__(self, strategy: str, device: torch.device):
@@ -43,6 +44,7 @@ class StepRecorder:
         self._range: torch.profiler.record_function | None = None
         self.places: list[tuple[float, str]] = [(0.0, _NO_PLACE)]
         self.collectives: list[dict] = []
+        self.copies: list[tuple[float, float, str]] = []
         self._zero = time.perf_counter()
 
     def now(self) -> float:
@@ -90,6 +92,13 @@ class StepRecorder:
             ended = self.now()
         if collective.number >= 0:
             self.collectives[collective.number]["blocked"] = (begun, ended)
+
+    @contextmanager
+    def copying(self, verb: str) -> Iterator[None]:
+        """Inside the block, rows are copied from files ("read") or to them ("write")."""
+        begun = self.now()
+        yield
+        self.copies.append((begun, self.now(), f"{self.places[-1][1]} / {verb} rows of files"))
 
 
 def _mark(name: str) -> None:

@@ -6,7 +6,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from weakref import WeakSet
 
@@ -138,6 +138,10 @@ class Stream:
         yield
         self._tell("piece_end")
 
+    def _copying(self, verb: str) -> AbstractContextManager:
+        recorder = self._comm.recorder
+        return nullcontext() if recorder is None else recorder.copying(verb)
+
     def _tell(self, kind: str, *sizes: int) -> None:
         if self.listener:
             self.listener(kind, (), *sizes)
@@ -192,11 +196,13 @@ class Stream:
         owned = self._shard.num_owned
         if self._comm.world_size > 1:
             plan = self._shard.send_plan()
-            sent = space.rows[plan.send_rows]
-            space.release()
+            with self._copying("read"):
+                sent = space.rows[plan.send_rows]
+                space.release()
             arrived = self._comm.start(sent, plan.send_counts, plan.recv_counts).wait()
-            space.rows[owned:] = arrived
-            space.release()
+            with self._copying("write"):
+                space.rows[owned:] = arrived
+                space.release()
             self._count(sent.nbytes, arrived.nbytes)
 
     def send_home(self, space: SpilledRows) -> None:
@@ -206,14 +212,16 @@ class Stream:
             plan = self._shard.send_plan()
             copies = space.rows[owned:]
             arrived = self._comm.start(copies, plan.recv_counts, plan.send_counts).wait()
-            space.rows[:owned].index_add_(0, plan.send_rows, arrived)
-            space.release()
+            with self._copying("write"):
+                space.rows[:owned].index_add_(0, plan.send_rows, arrived)
+                space.release()
             self._count(copies.nbytes + arrived.nbytes, arrived.nbytes)
 
     def read(self, space: SpilledRows, number: int) -> Tensor:
         """Return the rows of a piece, (rows, C)."""
-        rows = space.rows[self.rows[number]].clone()
-        space.release()
+        with self._copying("read"):
+            rows = space.rows[self.rows[number]].clone()
+            space.release()
         self._count(rows.nbytes)
         return rows
 
@@ -223,36 +231,40 @@ class Stream:
         own, others = self.rows[number], self._others[number]
         count = own.stop - own.start
         rows = space.rows.new_empty(count + len(others), space.rows.shape[1])
-        rows[:count] = space.rows[own]
-        space.release()
-        for into, some in zip(rows[count:].split(_AT_ONCE), others.split(_AT_ONCE)):
-            torch.index_select(space.rows, 0, some, out=into)
-            space.release()  # pages of other rows come along, so that they would soon be the whole file
+        with self._copying("read"):
+            rows[:count] = space.rows[own]
+            space.release()
+            for into, some in zip(rows[count:].split(_AT_ONCE), others.split(_AT_ONCE)):
+                torch.index_select(space.rows, 0, some, out=into)
+                space.release()  # pages of other rows come along, so that they would soon be the whole file
         self._count(rows.nbytes)
         return rows
 
     def write(self, space: SpilledRows, number: int, rows: Tensor) -> None:
         """Write the rows of a piece."""
-        space.rows[self.rows[number]] = rows
-        space.release()
+        with self._copying("write"):
+            space.rows[self.rows[number]] = rows
+            space.release()
         self._count(0, rows.nbytes)
 
     def clear(self, space: SpilledRows) -> None:
         """Set all rows to zero."""
-        for rows in (*self.rows, slice(self._shard.num_owned, None)):
-            space.rows[rows].zero_()
-            space.release()
+        with self._copying("write"):
+            for rows in (*self.rows, slice(self._shard.num_owned, None)):
+                space.rows[rows].zero_()
+                space.release()
         self._count(0, space.rows.nbytes)
 
     def add(self, space: SpilledRows, number: int, gradient: Tensor) -> None:
         """Add gradients of a piece's sources."""
         rows = self.rows[number]
         count = rows.stop - rows.start
-        space.rows[rows] += gradient[:count]
-        space.release()
-        for each, some in zip(gradient[count:].split(_AT_ONCE), self._others[number].split(_AT_ONCE)):
-            space.rows.index_add_(0, some, each)
+        with self._copying("write"):
+            space.rows[rows] += gradient[:count]
             space.release()
+            for each, some in zip(gradient[count:].split(_AT_ONCE), self._others[number].split(_AT_ONCE)):
+                space.rows.index_add_(0, some, each)
+                space.release()
         self._count(gradient.nbytes, gradient.nbytes)
 
 

@@ -270,7 +270,7 @@ def _step(step: StepTimeline) -> dict:
         for span in rank.spans:
             sums[span.name, span.kind] += (span.end - span.start) / len(step.ranks)
     longest = sorted(sums.items(), key=lambda item: -item[1])[:_MAX_PARTS]
-    names = ("seconds", "compute_s", "exchange_s", "wait_s")
+    names = ("seconds", "compute_s", "exchange_s", "wait_s", "file_s")
     return {
         "epoch": step.epoch,
         "strategy": step.strategy,

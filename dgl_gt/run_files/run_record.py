@@ -99,7 +99,7 @@ class PlanOfRun(msgspec.Struct):
 class Span(msgspec.Struct):
     """A piece of the step of a rank; ``start`` and ``end`` are seconds from the beginning of the step."""
 
-    kind: Literal["compute", "exchange", "wait"]
+    kind: Literal["compute", "exchange", "wait", "file"]
     name: str
     start: Seconds
     end: Seconds
@@ -113,6 +113,7 @@ class RankStep(msgspec.Struct):
     exchange_s: Seconds
     wait_s: Seconds
     spans: list[Span]
+    file_s: Seconds = 0.0  # copying rows from files and to them
 
 
 class StepTimeline(msgspec.Struct):

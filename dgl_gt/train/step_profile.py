@@ -37,6 +37,7 @@ class RankRecording:
 
     places: list[tuple[float, str]]
     collectives: list[dict]
+    copies: list[tuple[float, float, str]]
     seconds: float
 
 
@@ -73,7 +74,10 @@ class StepProfiler:
                 seconds = recorder.now()
             finally:
                 comm.recorder = None
-        self._trace, self._recording = trace, RankRecording(recorder.places, recorder.collectives, seconds)
+        self._trace, self._recording = (
+            trace,
+            RankRecording(recorder.places, recorder.collectives, recorder.copies, seconds),
+        )
 
     @property
     def has_recorded(self) -> bool:
@@ -134,16 +138,18 @@ def steps_of_ranks(recordings: list[RankRecording]) -> list[RankStep]:
     """Split the step of each rank into spans.
 
     A rank waits from the moment at which it can only wait for a collective until the last of the ranks that it needs
-    has started the same collective. From then to the end of the collective it exchanges. All other time is computing,
-    also while an exchange runs in the background.
+    has started the same collective. From then to the end of the collective it exchanges. With layers part by part, it also
+    copies rows from files and to them. All other time is computing, also while an exchange runs in the background.
     """
     found = []
     for mine in recordings:
-        spans = _spans(mine, _blocked_spans(mine, recordings))
-        of_kind = {"compute": 0.0, "exchange": 0.0, "wait": 0.0}
+        copies = [Span("file", name, start, end) for start, end, name in mine.copies]
+        spans = _spans(mine, _in_order(_blocked_spans(mine, recordings) + copies))
+        of_kind = {"compute": 0.0, "exchange": 0.0, "wait": 0.0, "file": 0.0}
         for each in spans:
             of_kind[each.kind] += each.end - each.start
-        found.append(RankStep(mine.seconds, of_kind["compute"], of_kind["exchange"], of_kind["wait"], spans))
+        seconds = {f"{kind}_s": value for kind, value in of_kind.items()}
+        found.append(RankStep(seconds=mine.seconds, spans=spans, **seconds))
     return found
 
 
@@ -157,7 +163,7 @@ def _blocked_spans(mine: RankRecording, recordings: list[RankRecording]) -> list
         others = [recordings[rank].collectives[number]["started"] for rank in each["senders"]]
         arrived = min(max([start, *others]), end)
         spans += [Span("wait", each["name"], start, arrived), Span("exchange", each["name"], arrived, end)]
-    return _in_order(spans)
+    return spans
 
 
 def _spans(mine: RankRecording, blocked: list[Span]) -> list[Span]:

@@ -131,7 +131,7 @@ _LEFT, _TOP = 34, 40  # room for its labels
 
 
 def bar(share: float, kind: str = "", target: float | None = None) -> Markup:
-    """Draw a bar of ``share`` of the full width, with a mark at ``target``; ``kind`` is "", "orange" or "grey"."""
+    """Draw a bar of ``share`` of the full width, with a mark at ``target``; ``kind`` is "", "orange", "grey" or "soft"."""
     mark = ""
     if target is not None:
         mark = Markup('<line x1="{0:.1f}%" x2="{0:.1f}%" y2="100%"/>').format(100 * target)

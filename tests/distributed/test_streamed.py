@@ -182,7 +182,10 @@ def test_what_cannot_run_part_by_part(graph, tmp_path):  # noqa: F811
 def test_the_commands(shards, tmp_path, capfd):  # noqa: F811
     path, out = str(shards / str(PARTS)), tmp_path / "run"
     options = ["--epochs", "3", "--checkpoint-every", "1", "--hidden", "12", "--heads", "2", "--spill", str(tmp_path)]
-    assert main(["train", path, "--nproc", "2", "--out", str(out), *options]) == 0
+    assert main(["train", path, "--nproc", "2", "--out", str(out), *options, "--timeline"]) == 0
+    for rank in json.loads((out / "timeline.json").read_text())["ranks"]:
+        spans = {(each["kind"], each["name"].rpartition(" / ")[2]) for each in rank["spans"]}
+        assert rank["file_s"] > 0 and {("file", "read rows of files"), ("file", "write rows of files")} <= spans
     options[1] = "5"
     assert main(["train", path, "--nproc", "1", "--out", str(out), *options, "--resume"]) == 0
     resumed = [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]

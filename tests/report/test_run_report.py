@@ -323,6 +323,14 @@ def test_a_long_run_and_a_long_step_make_a_small_page(run):
     assert "The first 64 of 300 ranks are drawn." in found.page.words()
 
 
+def test_a_step_part_by_part_copies_rows(run):
+    folder, without = run(), {"seconds": 1.0, "compute_s": 0.75, "exchange_s": 0.25, "wait_s": 0.0, "spans": []}
+    for rank, is_told in ((without, False), (without | {"exchange_s": 0.0, "file_s": 0.25}, True)):
+        (folder / "timeline.json").write_text(json.dumps({"epoch": 1, "strategy": "halo_h", "ranks": [rank]}))
+        words = report(folder).page.words()
+        assert ("copy rows from files and to them for 25 %, and wait" in words) == is_told, words
+
+
 def test_thinning_keeps_the_ends_and_the_extremes():
     points = [(epoch, None if epoch % 7 == 0 else float(epoch % 1001)) for epoch in range(1, 54_322)]
     there = [[epoch, value] for epoch, value in points if value is not None]

@@ -108,9 +108,9 @@ def test_it_needs_a_run_directory(tmp_path, capsys):
     assert "--timeline needs --out DIR, the directory of the run; add that option" in capsys.readouterr().err
 
 
-def recording(started, blocked, senders=(0, 1), seconds=10.0):
+def recording(started, blocked, senders=(0, 1), seconds=10.0, copies=()):
     each = {"name": "x", "started": started, "senders": list(senders), "blocked": blocked}
-    return RankRecording([(0.0, "a"), (5.0, "b")], [each], seconds)
+    return RankRecording([(0.0, "a"), (5.0, "b")], [each], list(copies), seconds)
 
 
 def kinds(rank):
@@ -137,6 +137,18 @@ def test_a_rank_waits_until_the_last_one_arrives():
 def test_a_rank_waits_for_those_alone_whose_rows_it_needs():
     early, _ = steps_of_ranks([recording(1.0, (2.0, 3.0), senders=()), recording(7.0, (7.5, 9.0), senders=(0,))])
     assert early.wait_s == 0 and early.exchange_s == 1.0
+
+
+def test_copies_of_rows_are_no_computing():
+    (alone,) = steps_of_ranks(
+        [recording(1.0, (2.0, 3.0), (), copies=[(4.5, 5.5, "a / read"), (9.0, 10.0, "b / write")])]
+    )
+    assert [(each.kind, each.start, each.end) for each in alone.spans if each.kind != "compute"] == [
+        ("exchange", 2.0, 3.0),
+        ("file", 4.5, 5.5),
+        ("file", 9.0, 10.0),
+    ]
+    assert (alone.compute_s, alone.file_s) == (7.0, 2.0)
 
 
 def test_an_exchange_that_ended_before_anybody_waited_for_it_takes_no_time():
