@@ -15,7 +15,7 @@ from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.partition.transforms.encodings import row_bytes
 
 from .cut import group_size, rounds
-from .job import BASE_BYTES, PLANNED, Sizes, edge_bytes, search_bytes
+from .job import BASE_BYTES, FILE_BYTES, PLANNED, ROWS_BYTES, SEARCH_BYTES, Sizes, edge_bytes, search_bytes
 
 # Microseconds of one worker for each edge, on two cores of a server (benchmarks/distributed_cut.py)
 _SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _PLACE_US, _WRITE_US = 0.35, 0.5, 0.1, 0.08, 0.75, 0.4
@@ -40,11 +40,12 @@ def check_worker_memory(coo: COOGraph, config, memory_bytes: int) -> None:
         for data, rows in ((coo.node_data, nodes), (coo.edge_data, len(coo.src)))
     )
     of_node += _encoded_bytes(coo, config)
-    of_edge, together = edge_bytes(nodes, edges), min(2, parts) / parts
-    searched = search_bytes(2, nodes, together * nodes, together * edges, of_edge, _types_kept_even(coo, config))
+    together, types = min(2, parts) / parts, _types_kept_even(coo, config)
+    of_search, of_rows, of_file = (edge_bytes(nodes, edges, each) for each in (SEARCH_BYTES, ROWS_BYTES, FILE_BYTES))
+    searched = search_bytes(2, nodes, together * nodes, together * edges, of_search, types)
     rows = nodes / parts + _HALO * min(nodes, edges / parts)
-    written = edges / parts * (of_edge + data_bytes) + rows * (2 * of_node + of_edge)
-    needed = int((BASE_BYTES + _UNEVEN * max(searched, written)) / PLANNED)
+    written = edges / parts * (of_file + data_bytes) + rows * 2 * of_node
+    needed = int((BASE_BYTES + _UNEVEN * max(searched, edges / parts * of_rows, written)) / PLANNED)
     if needed > memory_bytes:
         raise InputError(
             f"worker_memory (--worker-memory) is {format_bytes(memory_bytes)}, and tasks on {parts} parts of {coo.name} need about "

@@ -16,7 +16,8 @@ from .files import ArrayFile, Folder
 
 BASE_BYTES = 200 << 20  # of a process without a task
 EDGE_BYTES = 96  # that a task takes for each edge, at most, in the stages that hold most of them, with ids of 4 bytes
-SEARCH_BYTES = 48  # the same in the search, which was measured to take 36
+SEARCH_BYTES = 48  # the same in the search, which was measured to take 31 to 36
+ROWS_BYTES, FILE_BYTES = 64, 32  # of a part's rows, and as it is written, beside its data; 47 and 19 were measured
 COARSE_BYTES = METIS_EDGE_BYTES // 2 + 24  # that METIS and its task take for each end of an edge
 PLANNED, USABLE = (
     0.75,
