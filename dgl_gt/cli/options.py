@@ -40,6 +40,8 @@ def add_shard_options(command, optional: bool = False) -> None:
     add("--overlap", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "directory for the rows between layers, which then run one part after the other; see docs/spilling.md"
     add("--spill", metavar="DIR", help=text)
+    text = "how --spill keeps float32 rows: fp32, or bf16, in half the room, which layers then read rounded (default: fp32)"
+    add("--spill-dtype", metavar="NAME", help=text)
     add("--force", action="store_true", help="replace the output if it exists")
     add_json(command)
 
@@ -122,7 +124,12 @@ def load_shards(args, strategy: str | None, depth: int):
     """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
     from dgl_gt import load
 
-    return load(args.directory, strategy, depth, overlap=args.overlap, timeout_s=args.timeout, spill=args.spill)
+    return load(args.directory, strategy, depth, timeout_s=args.timeout, **spill_options(args), overlap=args.overlap)
+
+
+def spill_options(args) -> dict:
+    """The options of :func:`dgl_gt.load` for rows in files."""
+    return {"spill": args.spill, "spill_dtype": args.spill_dtype or "fp32"}
 
 
 def positive_integer(text: str) -> int:

@@ -31,6 +31,7 @@ from .options import (
     numbers,
     positive_integer,
     run_on_parts,
+    spill_options,
     whole_number,
 )
 
@@ -109,6 +110,9 @@ def _train(args):
             f"--policy is {config.exchange.policy}, and --strategy auto compares exact exchanges; choose one of "
             f"{', '.join(WITH_POLICY)}"
         )
+    if args.spill_dtype not in (None, "fp32") and (is_auto or args.policy == "exact"):
+        asked = "--strategy auto compares exact steps" if is_auto else "--policy is exact"
+        raise InputError(f"--spill-dtype is {args.spill_dtype}, which rounds rows, and {asked}; leave one of them out")
     if is_auto:
         profile = read_profile(args.profile, args.preset)
     elif given:
@@ -262,7 +266,7 @@ def _train_rank(args, config, profile: Profile | None):
             config = with_earlier_precision(comm, config, args.out)
     sg, config, plan = _load(args, config, profile, factory)
     strategy, depth = config.exchange.choice
-    also = [load(each, strategy, depth, sg.comm, overlap=args.overlap, spill=args.spill) for each in args.shards]
+    also = [load(each, strategy, depth, sg.comm, overlap=args.overlap, **spill_options(args)) for each in args.shards]
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():
             config = with_measured_precision(sg, config)

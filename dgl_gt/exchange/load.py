@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from dgl_gt.comm.group import Comm
-from dgl_gt.partition.errors import InputError, check_flags
+from dgl_gt.partition.errors import InputError, check_flags, check_one_of
 from dgl_gt.partition.figures.strategies import HALO, StrategyRules, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.files import verify
@@ -24,7 +24,7 @@ from .mirror import Mirror
 from .ring import Ring
 from .shard import Shard, make_shard, read_shard
 from .sharded_graph import ShardedGraph, checked_device
-from .streamed import make_stream
+from .streamed import SPILL_DTYPES, make_stream
 from .view import View
 
 _CLASSES = {
@@ -48,6 +48,7 @@ def load(
     check_parameters: bool = True,
     keep_freed_memory: bool = True,
     spill: str | None = None,
+    spill_dtype: str = "fp32",
 ) -> ShardedGraph:
     """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
 
@@ -90,6 +91,8 @@ def load(
     spill : path, optional
         Directory for the rows between layers, with which the models of this package run one part after the other, so that
         a rank holds the working set of one part; see docs/spilling.md.
+    spill_dtype : {"fp32", "bf16"}
+        How float32 rows are kept in files. With ``bf16``, they take half the room, and each layer reads rounded rows.
 
     Returns
     -------
@@ -108,7 +111,12 @@ def load(
         comm = group if isinstance(group, Comm) else Comm(group, timeout_s, check_parameters)
         with comm.together():
             check_flags(overlap=overlap, keep_freed_memory=keep_freed_memory)
-            sg = _load(directory, strategy, depth, comm, device, overlap, spill)
+            check_one_of("spill_dtype", spill_dtype, SPILL_DTYPES)
+            if spill is None and spill_dtype != "fp32":
+                raise InputError(
+                    f"spill_dtype (--spill-dtype) is {spill_dtype!r}, and no rows are kept in files; give spill (--spill), too"
+                )
+            sg = _load(directory, strategy, depth, comm, device, overlap, spill, spill_dtype)
     if keep_freed_memory and sg.device.type == "cpu" and sg.stream is None:  # pieces of many sizes would leave holes
         keep_for_reuse()
     return sg
@@ -135,7 +143,9 @@ def read_parts(directory, comm: Comm) -> tuple[dict, MergedParts | None]:
     return merged.manifest, merged
 
 
-def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, spill: str | None) -> ShardedGraph:
+def _load(
+    directory, strategy, depth: int, comm: Comm, device, overlap: bool, spill: str | None, spill_dtype: str
+) -> ShardedGraph:
     manifest, merged = read_parts(directory, comm)
     with comm.raising_together():
         if merged and isinstance(depth, int) and depth > 1:
@@ -151,7 +161,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
             verify(directory, manifest, [part for part in range(comm.world_size) if part != comm.rank])
     checks = comm.parameter_check is not None
     settings = {"strategy": rules.name, "depth": depth, "overlap": overlap, "check_parameters": checks}
-    comm.check_agreement(settings | {"spill": spill is not None})
+    comm.check_agreement(settings | {"spill": spill is not None, "spill_dtype": spill_dtype})
     shard = complete(shard.to(device), comm, rules.in_rank_order)
     # A rank alone that runs piece by piece does not need the edges of all pieces in one structure, which Local makes.
     of_view = HALO if rules.on_one_part and spill is not None else rules
@@ -161,7 +171,7 @@ def _load(directory, strategy, depth: int, comm: Comm, device, overlap: bool, sp
     if spill is not None:
         with comm.raising_together():
             ends = merged.ends(comm.rank) if merged else [0, shard.num_owned]
-            sg.stream = make_stream(shard, comm, rules, ends, str(spill))
+            sg.stream = make_stream(shard, comm, rules, ends, str(spill), SPILL_DTYPES[spill_dtype])
     comm.reset_counters()
     comm.owned_rows = shard.num_owned
     return sg

@@ -22,24 +22,30 @@ from dgl_gt.structure import CSC
 from .local import Local
 from .shard import Shard
 
+SPILL_DTYPES = {"fp32": None, "bf16": torch.bfloat16}  # of float32 rows in files; None keeps them
 _AT_ONCE = 2**14  # rows of others that are copied before the system takes their pages back
 
 
 class SpilledRows:
     """Rows in a file that has no name: it goes with this object, or when the process ends in whatever way.
 
-    Without a directory they are in memory, for made-up parts.
+    Without a directory they are in memory, for made-up parts. ``rows`` may be ``stored`` in fewer bits than the ``dtype`` with
+    which a model computes.
     """
 
     __slots__ = (
         "__weakref__",
         "_file",
         "_map",
+        "dtype",
         "rows",
     )  # no __dict__, in which plan.watch would look for tensors in memory
 
-    def __init__(self, directory: str | None, shape: tuple[int, ...], dtype: torch.dtype):
-        size = max(1, torch.Size(shape).numel() * dtype.itemsize)
+    def __init__(
+        self, directory: str | None, shape: tuple[int, ...], dtype: torch.dtype, stored: torch.dtype | None = None
+    ):
+        self.dtype, stored = dtype, stored or dtype
+        size = max(1, torch.Size(shape).numel() * stored.itemsize)
         try:
             self._file = None if directory is None else tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
             number = -1 if self._file is None else self._file.fileno()
@@ -53,7 +59,7 @@ class SpilledRows:
             ) from error
         has_rows = torch.Size(shape).numel() > 0
         self.rows = (
-            torch.frombuffer(self._map, dtype=dtype).view(shape) if has_rows else torch.empty(shape, dtype=dtype)
+            torch.frombuffer(self._map, dtype=stored).view(shape) if has_rows else torch.empty(shape, dtype=stored)
         )
 
     def release(self) -> None:
@@ -109,6 +115,8 @@ class Stream:
         Its edges.
     directory : str, optional
         Where the files are.
+    spill_dtype : torch.dtype, optional
+        Of rows in files in place of float32; gradients stay exact.
     spaces : WeakSet of SpilledRows
         All files that there are.
     read_bytes, written_bytes : int
@@ -122,8 +130,15 @@ class Stream:
     read_bytes = written_bytes = file_bytes = 0
     listener: Callable | None = None
 
-    def __init__(self, shard: Shard, comm: Comm, ends: list[int], directory: str | None):
-        self._shard, self._comm, self.directory = shard, comm, directory
+    def __init__(
+        self,
+        shard: Shard,
+        comm: Comm,
+        ends: list[int],
+        directory: str | None,
+        spill_dtype: torch.dtype | None = None,
+    ):
+        self._shard, self._comm, self.directory, self.spill_dtype = shard, comm, directory, spill_dtype
         self.rows = [slice(begin, end) for begin, end in pairwise(ends)]
         self.edges = [slice(int(shard.indptr[each.start]), int(shard.indptr[each.stop])) for each in self.rows]
         self._others: dict[int, Tensor] = {}
@@ -177,13 +192,16 @@ class Stream:
         return self._pieces[number]
 
     @torch.inference_mode(False)
-    def take(self, width: int, dtype: torch.dtype) -> SpilledRows:
+    def take(self, width: int, dtype: torch.dtype, is_gradient: bool = False) -> SpilledRows:
         """Return space for rows of owned and halo nodes, which may hold anything."""
         shape = self._shard.num_held, width
-        self._free = [each for each in self._free if each.rows.shape == shape and each.rows.dtype == dtype]
-        if self._free:
-            return self._free.pop()
-        self.spaces.add(space := SpilledRows(self.directory, shape, dtype))
+        is_short = self.spill_dtype is not None and dtype == torch.float32 and not is_gradient
+        stored = self.spill_dtype if is_short else dtype
+        self._free = [each for each in self._free if each.rows.shape == shape and each.dtype == dtype]
+        for place, each in enumerate(self._free):
+            if each.rows.dtype == stored:
+                return self._free.pop(place)
+        self.spaces.add(space := SpilledRows(self.directory, shape, dtype, stored))
         self.file_bytes = max(self.file_bytes, sum(each.rows.nbytes for each in self.spaces))
         return space
 
@@ -220,9 +238,9 @@ class Stream:
     def read(self, space: SpilledRows, number: int) -> Tensor:
         """Return the rows of a piece, (rows, C)."""
         with self._copying("read"):
-            rows = space.rows[self.rows[number]].clone()
+            rows = space.rows[self.rows[number]].to(space.dtype, copy=True)
             space.release()
-        self._count(rows.nbytes)
+        self._count(rows.numel() * space.rows.itemsize)
         return rows
 
     def sources(self, space: SpilledRows, number: int) -> Tensor:
@@ -230,14 +248,17 @@ class Stream:
         self.piece(number)  # which finds them
         own, others = self.rows[number], self._others[number]
         count = own.stop - own.start
-        rows = space.rows.new_empty(count + len(others), space.rows.shape[1])
+        rows = torch.empty(count + len(others), space.rows.shape[1], dtype=space.dtype)
         with self._copying("read"):
             rows[:count] = space.rows[own]
             space.release()
             for into, some in zip(rows[count:].split(_AT_ONCE), others.split(_AT_ONCE)):
-                torch.index_select(space.rows, 0, some, out=into)
+                if space.rows.dtype == space.dtype:
+                    torch.index_select(space.rows, 0, some, out=into)
+                else:
+                    into.copy_(space.rows[some])
                 space.release()  # pages of other rows come along, so that they would soon be the whole file
-        self._count(rows.nbytes)
+        self._count(rows.numel() * space.rows.itemsize)
         return rows
 
     def write(self, space: SpilledRows, number: int, rows: Tensor) -> None:
@@ -245,7 +266,7 @@ class Stream:
         with self._copying("write"):
             space.rows[self.rows[number]] = rows
             space.release()
-        self._count(0, rows.nbytes)
+        self._count(0, rows.numel() * space.rows.itemsize)
 
     def clear(self, space: SpilledRows) -> None:
         """Set all rows to zero."""
@@ -268,7 +289,14 @@ class Stream:
         self._count(gradient.nbytes, gradient.nbytes)
 
 
-def make_stream(shard: Shard, comm: Comm, rules: StrategyRules, ends: list[int], directory: str) -> Stream:
+def make_stream(
+    shard: Shard,
+    comm: Comm,
+    rules: StrategyRules,
+    ends: list[int],
+    directory: str,
+    spill_dtype: torch.dtype | None = None,
+) -> Stream:
     """Make the stream of a shard; :class:`InputError` where layers cannot run part by part."""
     why = ""
     if shard.schema is not None or shard.has_mirrors:
@@ -285,4 +313,4 @@ def make_stream(shard: Shard, comm: Comm, rules: StrategyRules, ends: list[int],
             "strategy halo and the depth 1"
         )
     SpilledRows(directory, (1,), torch.uint8)  # so that a directory that cannot be written is told now
-    return Stream(shard, comm, ends, directory)
+    return Stream(shard, comm, ends, directory, spill_dtype)

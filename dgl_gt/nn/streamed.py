@@ -181,7 +181,7 @@ class _Pass:
 
     def _back_through_output(self, space: SpilledRows, grad_out: Tensor, sums: list[Tensor]) -> SpilledRows:
         stream = self._stream
-        gradient = stream.take(space.rows.shape[1], space.rows.dtype)
+        gradient = stream.take(space.rows.shape[1], space.dtype, is_gradient=True)
 
         def back(number: int) -> None:
             upstream = grad_out[stream.rows[number]]
@@ -195,7 +195,7 @@ class _Pass:
     def _back_through_layer(self, index: int, space: SpilledRows, after: SpilledRows, sums: list) -> SpilledRows:
         """The gradients of the rows that a layer reads, from those and the gradients of the rows after it."""
         stream = self._stream
-        gradient = stream.take(space.rows.shape[1], space.rows.dtype)
+        gradient = stream.take(space.rows.shape[1], space.dtype, is_gradient=True)
         stream.clear(gradient)
 
         def back(number: int) -> None:

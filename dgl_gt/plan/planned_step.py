@@ -209,7 +209,7 @@ def check_files(directory, sg: ShardedGraph, config: TrainConfig, factory: Model
         return
     trace = None
     with suppress(InputError):  # which training says in the words of the model
-        trace = tracer_of(config, figures.features, factory=factory).streamed(figures.with_pieces)
+        trace = tracer_of(config, figures.features, factory=factory).streamed(figures.with_pieces, stream.spill_dtype)
     if trace is not None:
         check_room(trace, figures.with_pieces, sg)
 
@@ -236,7 +236,7 @@ def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfi
     try:
         if sg.stream is not None:
             figures = figures.with_pieces
-            return int(traces.streamed(figures).peak_bytes(figures)[sg.comm.rank])
+            return int(traces.streamed(figures, sg.stream.spill_dtype).peak_bytes(figures)[sg.comm.rank])
         trace = traces.of(figures, strategy, min(sg.depth, traces.max_depth), mode)
         exchanges = [] if is_exact else traces.exchanges(figures, strategy, mode)
     except InputError:

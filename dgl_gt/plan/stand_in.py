@@ -133,21 +133,26 @@ class _LaidOut:
 
 
 def stand_in(
-    layout: Layout, strategy: StrategyRules, depth: int, overlap: bool = True, pieces_on: int | None = None
+    layout: Layout,
+    strategy: StrategyRules,
+    depth: int,
+    overlap: bool = True,
+    pieces: tuple[int, torch.dtype | None] | None = None,
 ) -> ShardedGraph:
     """Part 0 of a made-up graph, as :func:`dgl_gt.load` with these options would give it.
 
-    With ``pieces_on``, it is the only piece of a rank, of so many. A rank alone also has rows of other pieces, here the halo.
+    With ``pieces``, a number of ranks and the ``spill_dtype`` of a stream, it is the only piece of one of these ranks. A
+    rank alone also has rows of other pieces, here the halo.
     """
-    parts = pieces_on or layout.figures.parts
+    parts = pieces[0] if pieces else layout.figures.parts
     shard = make_shard(_LaidOut(layout), 0, depth)
     ranks = Comm(check_parameters=False, transport=StandInRanks(parts, strategy))
     order = shard.node_ids[: shard.num_held].clone() if strategy.in_rank_order else None
     degrees = torch.ones(shard.rows[-1], 2, dtype=torch.int64, device=shard.node_ids.device)
     shard = replace(shard, degrees=degrees, rank_order=order)
     sg = ShardedGraph(shard, ranks, strategy, lambda on: make_view(strategy, on, ranks, overlap))
-    if pieces_on:
-        sg.stream = Stream(shard, ranks, [0, shard.num_owned], None)
+    if pieces:
+        sg.stream = Stream(shard, ranks, [0, shard.num_owned], None, pieces[1])
     return sg
 
 

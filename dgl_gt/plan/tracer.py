@@ -69,9 +69,12 @@ class Tracer:
             raise InputError(f"the step does not use this strategy: it runs as with {HALO}")
         return trace
 
-    def streamed(self, figures: Figures) -> StreamedTrace:
-        """What a step part by part does on a cut whose figures have ``pieces``; ``InputError`` if there is no such step."""
-        return self._trace(figures, HALO, 1, self.activation_checkpoints[0], streams=True)
+    def streamed(self, figures: Figures, spill_dtype=None) -> StreamedTrace:
+        """What a step part by part does on a cut whose figures have ``pieces``; ``InputError`` if there is no such step.
+
+        ``spill_dtype`` is that of a :class:`.Stream`.
+        """
+        return self._trace(figures, HALO, 1, self.activation_checkpoints[0], streams=True, spill_dtype=spill_dtype)
 
     def of_one_rank(self, figures: Figures):
         """The trace of a rank that holds the whole graph; None if the step does not run on one rank."""
@@ -93,18 +96,18 @@ class Tracer:
             known[key] = self._recorded(policy_exchanges, strategy, activation_checkpoint, variant, figures)
         return known[key]
 
-    def _trace(self, figures: Figures, strategy: StrategyRules, depth: int, mode: str, streams: bool = False):
+    def _trace(self, figures: Figures, strategy: StrategyRules, depth: int, mode: str, **streamed):
         """The trace, which all cuts with the same columns of data and the same number of parts share."""
         from .kept_traces import kept  # here, because reading a profile needs no torch
         from .tracing import record_trace
 
-        columns, variant = (figures.node_data, figures.edge_data), {} if streams else self.variant(figures)
-        key = strategy, depth, figures.parts, mode, streams, *(tuple(each.items()) for each in (*columns, variant))
+        columns, variant = (figures.node_data, figures.edge_data), {} if streamed else self.variant(figures)
+        key = strategy, depth, figures.parts, mode, *(tuple(each.items()) for each in (streamed, *columns, variant))
         if figures.schema is not None:
             key = *key, figures.schema.node_types, figures.schema.relations
         if key not in self._traces:
             of_cut = depth, figures.parts, *columns, figures.schema
-            record = partial(record_trace, streams=streams)
+            record = partial(record_trace, **streamed)
             record = partial(self._recorded, record, strategy, mode, variant, *of_cut)
             self._traces[key] = record() if self._kept_as is None else kept((self._kept_as, key), record)
         return self._traces[key]

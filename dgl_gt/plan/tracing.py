@@ -49,18 +49,20 @@ def record_trace(
     schema: Schema | None = None,
     overlap: bool = True,
     streams: bool = False,
+    spill_dtype: torch.dtype | None = None,
 ) -> Trace:
     """Trace a training step of any model, as :func:`dgl_gt.plan.report_costs` takes it, with one strategy.
 
     The step runs twice on each of a few small parts, with made-up data, and the second run is recorded. What a step
     keeps between its runs, such as the state of an optimiser, is thus there. :class:`InputError` says that sizes do not
     depend linearly on the counts of a part, or that ``mesh=M`` has one rank per host, or one host. With ``streams``,
-    layers run piece by piece, and the trace is a :class:`.StreamedTrace`.
+    layers run piece by piece, with rows of files as a :class:`.Stream` with this ``spill_dtype`` keeps them, and the trace
+    is a :class:`.StreamedTrace`.
     """
     if same := same_as(strategy, parts):
         raise InputError(f"{strategy} on {parts} ranks is the same as {same}; choose that strategy instead")
 
-    pieces_on = parts if streams else None
+    pieces = (parts, spill_dtype) if streams else None
     parts = max(parts, 2) if streams else parts  # a piece reads rows of others, and a rank alone has some, too
 
     def made_up(seed: int, parts: int = parts) -> Layout:
@@ -68,7 +70,7 @@ def record_trace(
 
     with torch.random.fork_rng(devices=[]), _one_thread():  # the user's generator stays where it is
         few = made_up(0, parts if strategy.shares_heads else min(parts, _FEW_PARTS))  # few ranks may not share them
-        masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap, pieces_on))
+        masks = _masks_that_are_read(make_step, stand_in(few, strategy, depth, overlap, pieces))
         names = (*(LOCAL if parts == 1 else strategy).counts(depth, schema, edge_data), *masks)
         if schema is not None:
             names = without_dependent(made_up, names)
@@ -76,7 +78,7 @@ def record_trace(
         events: list[Event] = []
         of_layouts = []
         for layout in layouts:
-            sg = stand_in(layout, strategy, depth, overlap, pieces_on)
+            sg = stand_in(layout, strategy, depth, overlap, pieces)
             step = make_step(sg)
             with _uncompiled():
                 step()

@@ -81,6 +81,26 @@ def test_every_gradient(shards, tmp_path, ranks):  # noqa: F811
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-9 * max(1, np.linalg.norm(theirs)))
 
 
+def shortened(rank, path, spill):
+    """Losses and the bytes of files, with float32 rows as they are and in half the room."""
+    found = []
+    for spill_dtype in ("fp32", "bf16"):
+        sg = dgl_gt.load(path, spill=spill, spill_dtype=spill_dtype)
+        losses = train(sg, read_config(**SETTINGS | {"epochs": 4, "layers": 6})).losses
+        found.append((losses, sg.stream.file_bytes, sg.comm.sent_bytes))
+    return found
+
+
+def test_rows_in_half_the_room(shards, tmp_path):  # noqa: F811
+    """They are rounded, and alike on any ranks; gradients are not."""
+    ((exact, exact_bytes, _), (alone, file_bytes, _)) = run_ranks(1, shortened, shards / str(PARTS), str(tmp_path))[0]
+    assert 0.5 * exact_bytes < file_bytes < 0.8 * exact_bytes
+    assert alone != exact and np.allclose(alone, exact, rtol=0.02)
+    for (_, _, sent), (losses, _, sent_short) in run_ranks(2, shortened, shards / str(PARTS), str(tmp_path)):
+        np.testing.assert_allclose(losses, alone, rtol=1e-3)
+        assert sent_short < 0.9 * sent
+
+
 def test_few_labels_in_wide_layers(graph, tmp_path):  # noqa: F811
     """Gradients of layers after the attention then travel as factors, but not where they run part by part."""
     few = {f"{split}_mask": np.arange(NODES) % 12 == each for each, split in enumerate(("train", "val", "test"))}
@@ -197,5 +217,13 @@ def test_the_commands(shards, tmp_path, capfd):  # noqa: F811
     found = [np.genfromtxt(tmp_path / f"{name}.csv", delimiter=",", skip_header=1) for name in "ab"]
     np.testing.assert_allclose(*found, rtol=1e-5)
     capfd.readouterr()
+    for more, named in (
+        (["--spill-dtype", "bf16"], "--spill-dtype is 'bf16'"),
+        (["--spill", str(tmp_path), "--spill-dtype", "int8"], "--spill-dtype is 'int8'"),
+        (["--spill", str(tmp_path), "--spill-dtype", "bf16", "--policy", "exact"], "--policy is exact"),
+        (["--spill", str(tmp_path), "--spill-dtype", "bf16", "--strategy", "auto"], "--strategy auto"),
+    ):
+        assert main(["train", path, "--nproc", "1", "--epochs", "1", *more]) == 2
+        assert named in capfd.readouterr().err
     assert main(["train", path, "--nproc", "5"]) == 2
     assert "--nproc is 5" in capfd.readouterr().err

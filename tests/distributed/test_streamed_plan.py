@@ -9,6 +9,7 @@ from ranks import run_ranks
 from slow_case import slow
 
 import dgl_gt
+from dgl_gt.exchange.streamed import SPILL_DTYPES
 from dgl_gt.nn import GNN, GraphTransformer
 from dgl_gt.partition import InputError, from_edges, partition, read_figures, read_manifest
 from dgl_gt.partition.figures.strategies import HALO
@@ -62,11 +63,11 @@ class Step:
         self.optimizer.step()
 
 
-def measured(rank, path, spill):
+def measured(rank, path, spill, spill_dtype):
     """Of each way: peak bytes, the lowest of three, bytes read and written in a step, of files, and sent."""
     results = []
     for way in WAYS:
-        sg = dgl_gt.load(path, spill=spill)
+        sg = dgl_gt.load(path, spill=spill, spill_dtype=spill_dtype)
         step = Step(sg, way)
         step()
         stream, sent = sg.stream, sg.comm.sent_bytes
@@ -77,14 +78,17 @@ def measured(rank, path, spill):
     return results, figures_with_pieces(path, sg.manifest)
 
 
-@pytest.mark.parametrize(("parts", "ranks"), [slow(PARTS, 1), slow(PARTS, 2), (PARTS, 3), slow(2, 2), (1, 1)])
-def test_memory_within_ten_percent_and_bytes_exact(tmp_path, parts, ranks):
+CASES = [slow(PARTS, 1, "fp32"), slow(PARTS, 2, "fp32"), (PARTS, 3, "fp32"), slow(2, 2, "fp32"), (1, 1, "bf16")]
+
+
+@pytest.mark.parametrize(("parts", "ranks", "spill_dtype"), CASES)
+def test_memory_within_ten_percent_and_bytes_exact(tmp_path, parts, ranks, spill_dtype):
     partition(graph(), parts, tmp_path / "shards")
     (tmp_path / "spill").mkdir()
-    found = run_ranks(ranks, measured, tmp_path / "shards", str(tmp_path / "spill"))
+    found = run_ranks(ranks, measured, tmp_path / "shards", str(tmp_path / "spill"), spill_dtype)
     figures = found[0][1].with_pieces
     for number, way in enumerate(WAYS):
-        trace = Tracer(partial(Step, way=way)).streamed(figures)
+        trace = Tracer(partial(Step, way=way)).streamed(figures, SPILL_DTYPES[spill_dtype])
         peaks, read, written, files, sent = np.array([of_rank[number] for of_rank, _ in found]).T
         assert trace.copied_bytes(figures).T.tolist() == [read.tolist(), written.tolist()], way
         assert trace.file_bytes(figures).tolist() == files.tolist(), way
