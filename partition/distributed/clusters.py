@@ -17,6 +17,7 @@ from dgl_gt.partition.errors import InputError
 
 from .job import BASE_BYTES, COARSE_BYTES, USABLE, Job, distinct, mixed, places
 from .stages import Arrays, Stages, by_key, gather
+from .thinning import thin
 
 _CLUSTERS_PER_PART = 64  # at least; METIS must be able to balance what they weigh
 _MOST_ROUNDS = 10
@@ -28,11 +29,11 @@ _ALONE_FROM = 2  # the round from which nodes that no cluster takes come togethe
 _CLUSTER_BYTES = 80  # that METIS takes for each node
 
 
-def coarsen(run: Stages, job: Job, ends: int) -> int:
-    """Find clusters until their graph is small enough; return the number of rounds, n.
+def coarsen(run: Stages, job: Job, ends: int) -> tuple[int, str]:
+    """Find clusters until their graph is small enough; return the number of rounds, n, and the stage with the graph.
 
-    The stages ``cluster-n`` and ``coarse-n`` have the cluster of each node and the graph of the clusters. The more rounds,
-    the more the cut loses, so there are no more than it takes.
+    The stage ``cluster-n`` has the cluster of each node. The more rounds, the more the cut loses, so there are no more than
+    it takes.
     """
     mean = job.num_edges / job.num_nodes
     total = int(job.num_nodes * (1 + mean if job.cut == "vertex" else int(job.weights(np.array([mean]))[0])))
@@ -50,19 +51,27 @@ def coarsen(run: Stages, job: Job, ends: int) -> int:
         size, before = _contract(run, job, rounds), size
     if not rounds:
         size = _contract(run, job, 0)
-    _check_metis(job, *size.tolist())
     run.drop(f"labels-{rounds}", f"weights-{rounds}")
-    return rounds
+    clusters, ends = size.tolist()
+    share = _kept_share(job, clusters, ends)
+    return rounds, f"coarse-{rounds}" if share >= 1 else thin(run, job, f"coarse-{rounds}", clusters, share)
 
 
-def _check_metis(job: Job, clusters: int, ends: int) -> None:
-    """Raise :class:`InputError` where METIS takes more memory for the graph of clusters than a task may."""
-    needed = BASE_BYTES + clusters * _CLUSTER_BYTES + ends * COARSE_BYTES
-    if job.sizes.usable_bytes is not None and needed > job.sizes.usable_bytes:
+def _kept_share(job: Job, clusters: int, ends: int) -> float:
+    """The share of its edges that each cluster may keep in the memory of METIS, where either end keeps an edge.
+
+    :class:`InputError` where even the clusters do not fit.
+    """
+    fixed = BASE_BYTES + clusters * (_CLUSTER_BYTES + 2 * COARSE_BYTES)  # with an edge of each
+    if job.sizes.usable_bytes is None or fixed + (ends - 2 * clusters) * COARSE_BYTES <= job.sizes.usable_bytes:
+        return 1.0
+    share = (job.sizes.usable_bytes - fixed) / COARSE_BYTES / (2 * ends)
+    if share <= 0:
         raise InputError(
-            f"{job.coo.name} has few clusters: {clusters:,} are left, with {ends // 2:,} edges between them, for which METIS needs a "
-            f"worker_memory (--worker-memory) of about {int(needed / USABLE) + (1 << 20) >> 20}MiB; give that much"
+            f"{job.coo.name} has few clusters: {clusters:,} are left, for which METIS needs a worker_memory (--worker-memory) of "
+            f"about {int(fixed / USABLE) + (1 << 20) >> 20}MiB; give that much"
         )
+    return share
 
 
 def _round(run: Stages, job: Job, number: int, heaviest: int) -> None:

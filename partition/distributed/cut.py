@@ -28,10 +28,10 @@ _INDEX = ("node", "degree")
 _EDGES = ("src", "ids")
 
 
-def cut_coarse(job: Job, _item: int, rounds: int, attempts: int) -> Arrays:
+def cut_coarse(job: Job, _item: int, stage: str, attempts: int) -> Arrays:
     """The part of each cluster in the best of several cuts of the graph of clusters, and what bounds parts."""
     names = ("degree", "neighbour", "weight", "load")
-    pieces = [job.folder.load(f"coarse-{rounds}/{index}", *names) for index in range(job.ranges)]
+    pieces = [job.folder.load(f"{stage}/{index}", *names) for index in range(job.ranges)]
     degree, neighbour, weight, load = (np.concatenate(each) for each in zip(*pieces))
     indptr = np.concatenate([[0], np.cumsum(degree)])
     undirected = scipy.sparse.csr_array((weight, neighbour, indptr), shape=(len(load), len(load)))

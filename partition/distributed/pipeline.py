@@ -260,9 +260,9 @@ def _cut(run: Stages, job: Job, config) -> list:
     clustered = 0
     if config.owner is None:
         ends = sum(len(job.folder.load(f"ranges-sorted/{index}", "neighbours")[0]) for index in range(job.ranges))
-        clustered = coarsen(run, job, ends)
-        run.map("coarse-cut", partial(cut_coarse, job, rounds=clustered, attempts=config.attempts), 1)
-        run.drop(f"coarse-{clustered}")
+        clustered, coarse = coarsen(run, job, ends)
+        run.map("coarse-cut", partial(cut_coarse, job, stage=coarse, attempts=config.attempts), 1)
+        run.drop(coarse)
     return refine(run, job, clustered) if job.cut == "edge" else place_edges(run, job, clustered)
 
 

@@ -1,6 +1,7 @@
 """What tasks take: the memory that is planned, searches that would not fit, clusters that METIS can take, files that are read."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +9,10 @@ from distributed_cases import Counting, files_of, owner_of, save_graph
 
 from dgl_gt.partition import InputError, from_edges, partition, verify
 from dgl_gt.partition.config import PartitionConfig
-from dgl_gt.partition.distributed import cut, estimate, pipeline
+from dgl_gt.partition.distributed import cut, estimate, pipeline, thinning
 from dgl_gt.partition.distributed.cut import group_size, rounds
 from dgl_gt.partition.distributed.files import Folder
-from dgl_gt.partition.distributed.job import BASE_BYTES, EDGE_BYTES, Sizes, search_bytes
+from dgl_gt.partition.distributed.job import BASE_BYTES, COARSE_BYTES, EDGE_BYTES, Sizes, search_bytes
 from dgl_gt.partition.distributed.stages import InProcess
 from dgl_gt.partition.sources.coo import COOGraph
 
@@ -81,7 +82,7 @@ def test_a_group_that_does_not_fit_is_not_searched(tmp_path, monkeypatch, usable
     moved = []
     sizes = replace(SMALL, usable_bytes=usable)
     monkeypatch.setattr(Sizes, "within", classmethod(lambda cls, *given: sizes))
-    monkeypatch.setattr("dgl_gt.partition.distributed.clusters._check_metis", lambda *given: None)
+    monkeypatch.setattr("dgl_gt.partition.distributed.clusters._kept_share", lambda *given: 1.0)
     monkeypatch.setattr(cut, "_move", lambda *given: moved.append(1))
     manifest = partition(save_graph(tmp_path / "graph.npz"), 3, tmp_path / "out", engine=InProcess())
     verify(tmp_path / "out", manifest)
@@ -113,6 +114,72 @@ def metis_sizes(monkeypatch):
 
     monkeypatch.setattr(cut, "k_way", watching)
     return seen
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_edges_that_metis_has_no_room_for(tmp_path, monkeypatch, directed):
+    """Of eight dense blocks, which stay whole where each node keeps half of its edges."""
+    seen, draw = metis_sizes(monkeypatch), np.random.default_rng(0)
+    inside = draw.integers(0, 50, (2, 40_000)) + 50 * draw.integers(0, 8, 40_000)
+    edges = np.concatenate([inside, draw.integers(0, 400, (2, 2000))], axis=1)
+    edges = edges if directed else np.concatenate([edges, edges[::-1]], axis=1)
+    graph, room = from_edges(*edges, 400), 14_000
+    monkeypatch.setattr(cut, "_move", lambda *given: None)
+    for usable in (None, BASE_BYTES + 400 * (80 + 2 * COARSE_BYTES) + room * COARSE_BYTES, BASE_BYTES + 400):
+        sizes = replace(SMALL, usable_bytes=usable, coarse_ends=10**6)
+        monkeypatch.setattr(Sizes, "within", classmethod(lambda cls, *given: sizes))
+        out = tmp_path / str(usable)
+        if usable == BASE_BYTES + 400:
+            with pytest.raises(InputError, match="worker_memory"):
+                partition(graph, 8, out, engine=InProcess())
+            break
+        manifest = partition(graph, 8, out, engine=InProcess())
+        verify(out, manifest)
+        owner = owner_of(out, manifest)
+        assert all(len({*owner[begin : begin + 50]}) == 1 for begin in range(0, 400, 50))
+    (_, all_ends), (nodes, ends) = seen
+    assert nodes == 400 and 0.5 * room < ends <= room + 800 < all_ends
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_each_cluster_keeps_its_heaviest_edges(tmp_path, ties):
+    """In slices of all clusters, one of which has no edge; among equals by lot, the same in both directions."""
+    clusters, share, draw = 40, 0.3, np.random.default_rng(0)
+    weight = np.triu(draw.permutation(clusters**2).reshape(clusters, -1) // (400 if ties else 1) + 1, 1)
+    weight[draw.random(weight.shape) < 0.5] = 0
+    weight[:, 7] = weight[7] = 0
+    weight += weight.T
+    job = SimpleNamespace(folder=Folder(str(tmp_path)), ranges=3, seed=5)
+
+    def whole(index):
+        rows = weight[-(-clusters * index // 3) : -(-clusters * (index + 1) // 3)]
+        row, neighbour = np.nonzero(rows)
+        load = np.ones(len(rows), np.int64)
+        degree = np.bincount(row, minlength=len(rows))
+        return {"degree": degree, "neighbour": neighbour.astype(np.int32), "weight": rows[row, neighbour], "load": load}
+
+    for stage, task in (
+        ("coarse-2", whole),
+        ("least-kept", lambda index: thinning._least_kept(job, index, "coarse-2", clusters, share)),
+        ("thinned", lambda index: thinning._thinned(job, index, "coarse-2", clusters)),
+    ):
+        for index in range(3):
+            job.folder.save(f"{stage}/{index}", task(index))
+    kept = np.zeros_like(weight)
+    for index in range(3):
+        degree, neighbour, found, load = job.folder.load(f"thinned/{index}", "degree", "neighbour", "weight", "load")
+        row = np.repeat(np.arange(len(degree)) + -(-clusters * index // 3), degree)
+        kept[row, neighbour] = found
+        assert load.tolist() == [1] * len(degree)
+    assert (kept == kept.T).all() and (kept[kept > 0] == weight[kept > 0]).all()
+    most = np.ceil(share * (weight > 0).sum(1)).astype(int)
+    lightest = np.array([np.sort(each)[::-1][max(0, count - 1)] for each, count in zip(weight, most)])
+    heavy = (weight > lightest[:, None]) | (weight > lightest[None])
+    assert (kept[heavy & (weight > 0)] > 0).all() and ((kept > 0).sum(1) >= most).all()
+    assert (kept > 0).sum() <= 2 * most.sum()
+    if not ties:
+        wanted = (weight >= lightest[:, None]) | (weight >= lightest[None])
+        assert ((kept > 0) == (wanted & (weight > 0))).all()
 
 
 @pytest.mark.usefixtures("small_tasks")
