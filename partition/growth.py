@@ -15,6 +15,7 @@ from dgl_gt.partition.cuts.permutation import check_parts, count_assignment
 from dgl_gt.partition.shards.counts import read_schema, user_node_count
 from dgl_gt.partition.shards.files import ShardReader, read_node_names, verify
 from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.system.distinct import unique
 
 from .config import PartitionConfig
 from .errors import InputError
@@ -172,7 +173,7 @@ def _placed(undirected, before: np.ndarray, balance: Balance) -> np.ndarray:
         touched = owner[near] < 0
         np.add.at(votes, (row_of[near[touched]], owner[placed[touched]]), 1)
         left = waiting[order]  # others of those that wait have no neighbour with room yet
-        waiting = np.unique(np.concatenate([left[owner[left] < 0], near[touched]]))
+        waiting = unique(np.concatenate([left[owner[left] < 0], near[touched]]))
     _deal(owner, np.flatnonzero(owner < 0), balance.step, room)
     return owner
 

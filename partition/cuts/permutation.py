@@ -14,6 +14,7 @@ from dgl_gt.partition.figures.figures import Figures, HostCounts, host_sizes
 from dgl_gt.partition.figures.mapping import Mapping
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.schema import Schema
+from dgl_gt.partition.system.distinct import unique
 
 _CHUNK_ROWS = 1 << 14  # rows whose in-edges are looked at together
 NEAR_ROWS = 1024  # rows less than this far apart are near: a processor's caches hold what lies between them
@@ -199,7 +200,7 @@ def _count_hosts(ptr: np.ndarray, halo: list[np.ndarray], edges_from: np.ndarray
         hosts = parts // size
         received = np.zeros((hosts, hosts), np.int64)
         for host in range(hosts):
-            rows = np.unique(np.concatenate(halo[host * size : (host + 1) * size]))
+            rows = unique(np.concatenate(halo[host * size : (host + 1) * size]))
             received[host] = np.diff(np.searchsorted(rows, ptr[::size]))
         edges = edges_from.reshape(hosts, size, hosts, size).sum(axis=(1, 3))
         for counts in (received, edges):

@@ -8,8 +8,10 @@ from functools import partial
 import numpy as np
 import scipy  # imports its parts at their first use
 
+from dgl_gt.partition.system.distinct import unique
+
 from .files import array_file, write_rows
-from .job import Job, distinct, unique
+from .job import Job, distinct
 from .stages import Arrays, Stages, by_key, gather
 
 _DEGREE = "source/degree.npy"

@@ -18,7 +18,7 @@ from .cut import group_size, rounds
 from .job import BASE_BYTES, FILE_BYTES, PLANNED, ROWS_BYTES, SEARCH_BYTES, Sizes, edge_bytes, search_bytes
 
 # Microseconds of one worker for each edge, on two cores of a server (benchmarks/distributed_cut.py)
-_SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _PLACE_US, _WRITE_US = 0.35, 0.5, 0.1, 0.08, 0.75, 0.4
+_SORT_US, _CLUSTER_US, _METIS_US, _SWEEP_US, _PLACE_US, _WRITE_US = 0.35, 1.75, 0.1, 0.23, 0.75, 0.4
 _MIB_S = 0.003  # seconds to write and to read again
 _ID_BYTES = 4
 _PLACED_BYTES = 60  # of the stages of a vertex cut, for each edge; half of it stays until the parts are written

@@ -7,10 +7,11 @@ from functools import partial
 import numpy as np
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.system.distinct import unique
 
 from .cut import by_part, part_cells
 from .edges import edge_ids
-from .job import BASE_BYTES, USABLE, Job, edge_bytes, unique
+from .job import BASE_BYTES, USABLE, Job, edge_bytes
 from .stages import Arrays, Stages, by_key, gather
 
 
@@ -37,7 +38,7 @@ def held_cells(job: Job, part: int, where: list, hops: int | None = None) -> lis
 def _ring(job: Job, part: int, where: list, hop: int) -> Arrays:
     """The nodes of one hop of a part's halo, by range."""
     node, _, src, _ = held_cells(job, part, where, hop - 1)
-    ring = np.setdiff1d(unique(src), node)
+    ring = np.setdiff1d(unique(src), node, assume_unique=True)
     return by_key("row", job.range_of(ring), job.ranges, node=ring)
 
 

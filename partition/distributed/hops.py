@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import scipy  # imports its parts at their first use
 
+from dgl_gt.partition.system.distinct import unique
 from dgl_gt.partition.system.mapped_arrays import take_rows
 from dgl_gt.partition.transforms.encode import record_of_hops
 from dgl_gt.partition.transforms.encodings import Encoding
@@ -21,7 +22,7 @@ from dgl_gt.partition.transforms.node_encodings import check_finite, starting_ro
 
 from .edges import edge_ids
 from .files import array_file, write_rows
-from .job import Job, places, unique
+from .job import Job, places
 from .stages import Arrays, Stages
 
 _COLUMNS = 16  # of a token that a task computes

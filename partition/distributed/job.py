@@ -11,6 +11,7 @@ from dgl_gt.partition.cuts.metis import EDGE_BYTES as METIS_EDGE_BYTES
 from dgl_gt.partition.cuts.permutation import row_type
 from dgl_gt.partition.figures.costs import Costs
 from dgl_gt.partition.sources.coo import COOGraph
+from dgl_gt.partition.system.distinct import unique
 
 from .files import ArrayFile, Folder
 
@@ -164,14 +165,6 @@ class Job:
             values = self.folder.rows(f"{stage}/{index}", name, begin, int(rows[-1]) + 1)
             found.append(values[rows - begin])
         return np.concatenate(found) if found else np.zeros(0, self.node_type)
-
-
-def unique(values: np.ndarray) -> np.ndarray:
-    """The different values, ascending; numpy's own function has become slow for many of them."""
-    values = np.sort(values)
-    is_first = np.ones(len(values), bool)
-    is_first[1:] = values[1:] != values[:-1]
-    return values[is_first]
 
 
 def places(nodes: np.ndarray, values: np.ndarray, num_nodes: int) -> np.ndarray:

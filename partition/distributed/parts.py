@@ -31,12 +31,13 @@ from dgl_gt.partition.shards.layout import Part, count_mirrored, part_with_halo,
 from dgl_gt.partition.shards.write import arrays_of_part, write_part
 from dgl_gt.partition.sources.coo import COOGraph
 from dgl_gt.partition.system.atomic_write import os_error
+from dgl_gt.partition.system.distinct import unique
 from dgl_gt.partition.system.mapped_arrays import take_rows
 from dgl_gt.partition.system.output_checks import cannot_write
 
 from .cut import part_cells
 from .halo import fetch_halos, held_cells
-from .job import Job, distinct, places, unique
+from .job import Job, distinct, places
 from .stages import Arrays, Stages, by_key, gather
 from .typed import count_sources, count_structure, typed_counts
 from .vertex_cut import PLACED
@@ -119,7 +120,7 @@ def _mirrored_rows(job: Job, part: int, ptr: np.ndarray) -> Arrays:
     begin, end = ptr[part : part + 2].tolist()
     touched = unique(np.concatenate([src, dst]))
     new = job.lookup("new-ids", "new", touched)
-    held = np.union1d(np.arange(begin, end, dtype=new.dtype), new)
+    held = unique(np.concatenate([np.arange(begin, end, dtype=new.dtype), new]))
     local = np.searchsorted(held, new).astype(row_type(len(held)))
     ends = [local[places(touched, each, job.num_nodes)] for each in (src, dst)]
     del src, dst

@@ -9,9 +9,10 @@ import numpy as np
 from dgl_gt.partition.figures.figures import TypedCounts
 from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.shards.layout import Part, count_part_by_type
+from dgl_gt.partition.system.distinct import unique
 
 from .edges import edge_ids
-from .job import Job, unique
+from .job import Job
 from .stages import Arrays, Stages, by_key, gather
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from dgl_gt.partition.cuts import native
 from dgl_gt.partition.cuts.vertex_cut import capacities_of
+from dgl_gt.partition.system.distinct import unique
 
 from .cut import by_part
 from .edges import edge_ids
-from .job import Job, mixed, places, unique
+from .job import Job, mixed, places
 from .stages import Arrays, Stages, by_key, gather
 
 _MOST_BINS, _COUNTS = 256, 1 << 13  # of edges of a range and a part; and counts of a range

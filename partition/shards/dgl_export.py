@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from dgl_gt.partition.errors import INSTALL_DGL, InputError, first_line, import_optional
 from dgl_gt.partition.system.atomic_write import new_directory
+from dgl_gt.partition.system.distinct import unique
 from dgl_gt.partition.system.output_checks import Kind
 from dgl_gt.partition.system.storage import Url, located
 
@@ -224,7 +225,7 @@ def _part_graph(dgl, torch, cut: _CutInNewIds, part: int, inner_nodes: int, inne
     begin, end = cut.ptr[part : part + 2]
     src, dst, edge_ids = cut.edges_around(part)
     is_remote = [(ends < begin) | (ends >= end) for ends in (src, dst)]
-    halo = np.union1d(src[is_remote[0]], dst[is_remote[1]])
+    halo = unique(np.concatenate([src[is_remote[0]], dst[is_remote[1]]]))
     src, dst = (
         torch.from_numpy(np.where(remote, np.searchsorted(halo, ends) + inner_nodes, ends - begin))
         for ends, remote in zip((src, dst), is_remote)

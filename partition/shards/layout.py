@@ -27,6 +27,7 @@ from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.graph import Graph
 from dgl_gt.partition.schema import Schema
 from dgl_gt.partition.sources.coo import COOGraph
+from dgl_gt.partition.system.distinct import unique
 from dgl_gt.partition.system.units import format_bytes
 
 
@@ -242,7 +243,7 @@ def count_part_by_type(
     edges, sources, own_sources = [], [], np.zeros(relations, np.int64)
     for hop, (begin, end) in enumerate(zip([0, *ends], ends)):
         edges.append(np.bincount(relation[begin:end], minlength=relations))
-        pairs = np.unique(relation[:end] * held + part.indices[:end])
+        pairs = unique(relation[:end] * held + part.indices[:end])
         sources.append(np.bincount(pairs // held, minlength=relations))
         if hop == 0:
             own_sources = np.bincount(pairs[pairs % held < own] // held, minlength=relations)
@@ -254,7 +255,7 @@ def _whole_sources(graph: Graph | COOGraph, schema: Schema) -> np.ndarray:
     counts = np.zeros(len(schema.edges), np.int64)
     src = graph.edges()[0] if isinstance(graph, Graph) else graph.src  # of a graph that is read in slices
     for number, (begin, end) in enumerate(zip(schema.edge_ptr, schema.edge_ptr[1:])):
-        counts[number] = len(np.unique(src[begin:end]))
+        counts[number] = len(unique(src[begin:end]))
     return counts
 
 

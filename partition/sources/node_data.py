@@ -16,6 +16,7 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import SPLIT_MASKS, Graph, as_array, check_data
+from dgl_gt.partition.system.distinct import unique
 from dgl_gt.partition.system.user_files import text_array
 
 from .coo import COOGraph, with_standard_masks_and_labels
@@ -92,7 +93,7 @@ def _check_no_leak(columns: NodeColumns, label: np.ndarray, are_names: bool) -> 
     numbers of labels that ``are_names`` equal no column but by chance.
     """
     known = ~np.isnan(label) if label.dtype.kind == "f" else label >= 0
-    notes, classes = [], len(np.unique(label[known]))
+    notes, classes = [], len(unique(label[known]))
     for key, column in columns.features.items() if classes > 1 else ():
         if column.shape[1] > 1:
             continue

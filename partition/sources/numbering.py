@@ -10,6 +10,7 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.system.distinct import unique
 
 from .coo import COOGraph
 from .node_data import NodeColumns, quoted
@@ -77,7 +78,7 @@ def _check_no_ids(source: Graph | COOGraph, table: NodeColumns) -> None:
     for name, values in table.maybe_ids.items() if used is None or used.dtype.kind != "U" else ():
         if values.shape[1] > 1 or (values < 0).any() or (values != np.floor(values)).any():
             continue
-        distinct = np.unique(values)
+        distinct = unique(values)
         are_ids = _ID.search(name) is not None and len(values) > 1
         are_ids &= len(distinct) == len(values) or distinct[-1] >= FLOAT32_EXACT
         if not are_ids and len(distinct) >= _FEWEST_IDS:
@@ -227,8 +228,8 @@ def used_ids(coo: COOGraph) -> np.ndarray:
     if seen is not None:
         return np.flatnonzero(seen)
     dtype = np.int64 if coo.id_range[1] < 2**63 else np.uint64  # of both, numpy would make floats
-    pieces = [np.unique(ends.astype(dtype, copy=False)) for _, *both in coo.slices() for ends in both]
-    return np.unique(np.concatenate([np.zeros(0, dtype), *pieces]))
+    pieces = [unique(ends.astype(dtype, copy=False)) for _, *both in coo.slices() for ends in both]
+    return unique(np.concatenate([np.zeros(0, dtype), *pieces]))
 
 
 def _seen(coo: COOGraph) -> np.ndarray | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dgl_gt.partition.errors import InputError, check_type, whole_number
 from dgl_gt.partition.graph import Graph
+from dgl_gt.partition.system.distinct import unique
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.user_files import check_fits_memory
 
@@ -73,7 +74,7 @@ def add_expander_edges(graph: Graph, degree: int, *, seed: int = 0) -> Graph:
     for _ in range(degree // 2):
         order = draw.permutation(nodes)
         following = np.roll(order, -1)
-        pairs = np.union1d(pairs, np.minimum(order, following) * nodes + np.maximum(order, following))
+        pairs = unique(np.concatenate([pairs, np.minimum(order, following) * nodes + np.maximum(order, following)]))
     src, dst = np.divmod(pairs, nodes)
     record = {"degree": degree, "edges": 2 * len(pairs), "seed": seed}
     return _with_added(graph, "expander", np.concatenate([src, dst]), np.concatenate([dst, src]), record)
