@@ -40,7 +40,9 @@ def add_shard_options(command, optional: bool = False) -> None:
     add("--overlap", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "directory for the rows between layers, which then run one part after the other; see docs/spilling.md"
     add("--spill", metavar="DIR", help=text)
-    text = "how --spill keeps float32 rows: fp32, or bf16, in half the room, which layers then read rounded (default: fp32)"
+    text = (
+        "how --spill keeps rows: fp32, or bf16, in smaller files, from which layers read rounded rows (default: fp32)"
+    )
     add("--spill-dtype", metavar="NAME", help=text)
     add("--force", action="store_true", help="replace the output if it exists")
     add_json(command)

@@ -9,7 +9,7 @@ import warnings
 from dgl_gt.partition import console
 from dgl_gt.partition.command_options import READING
 from dgl_gt.partition.errors import SourceWarning
-from dgl_gt.partition.figures.profile import PRESETS
+from dgl_gt.partition.figures.profile import PRESETS, read_profile
 from dgl_gt.train.config import TrainConfig
 
 _OF_GRAPHS = (*READING, "self_loops", "self_loop_fill", "undirected", "random_features", "seed")
@@ -50,13 +50,15 @@ def quote(args, config: TrainConfig, traces_of, additions: dict) -> tuple[dict, 
 def _commands(args, best) -> list[str]:
     """The commands that partition the graph, unless it is in shards, and train on the best cluster."""
     choice, cluster = best.plan.choice, best.cluster
-    shards, lines = choice.directory or "shards", []
-    if choice.directory is None:
+    shards, lines = "shards" if args.figures_of else choice.directory or "shards", []
+    if args.figures_of or choice.directory is None:
         source = "GRAPH" if args.figures_of else args.source[0]
         words = ["dgl-gt", "partition", source, "--parts", choice.parts, "--out", shards, "--cut", choice.cut]
         words += ["--halo-depth", choice.depth] if choice.depth > 1 else []
-        if choice.parts == choice.ranks > 1:
-            name = cluster.profile.name
+        name, link = cluster.profile.name, cluster.profile.link_bytes_per_s
+        if choice.parts == choice.ranks > 1 and (
+            name not in PRESETS or link == read_profile(preset=name).link_bytes_per_s
+        ):
             words += ["--preset" if name in PRESETS else "--profile", name]
         lines.append([*words, *_as_given(args, _OF_GRAPHS)])
     ranks, parts = choice.ranks, choice.parts
@@ -66,7 +68,7 @@ def _commands(args, best) -> list[str]:
     words += ["--spill", "."] if choice.spilled else []
     if cluster.machines > 1:
         each = ["--nnodes", cluster.machines, "--nproc-per-node", ranks // cluster.machines]
-        start = ["torchrun", *each, "...", "-m", "dgl_gt"]
+        start = ["torchrun", *each, "--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500", "-m", "dgl_gt"]
     else:
         start = ["dgl-gt"]
         words += ["--nproc", ranks] if parts != ranks else []
@@ -79,6 +81,8 @@ def _as_given(args, names: tuple[str, ...]) -> list[str]:
     words = []
     for name in names:
         value, option = getattr(args, name), f"--{name.replace('_', '-')}"
+        if isinstance(value, dict):
+            value = ",".join(f"{column}={each}" for column, each in value.items())
         for each in value if isinstance(value, list) else [value]:
             if each is not None and each is not False:
                 words += [option] if each is True else [option, str(each)]

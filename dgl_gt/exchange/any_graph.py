@@ -59,6 +59,8 @@ def views_of(graph, model: nn.Module, layers: int, feat: Tensor | None = None) -
     """
     if isinstance(graph, ShardedGraph):
         graph = graph.views(layers)
+    if isinstance(graph, SeededView):
+        raise ValueError("graph is that of a pass of another model; a model is no layer of it: put its layers there")
     if not isinstance(graph, (list, tuple)):
         return [as_view(graph, feat)] * layers
     if len(graph) != layers:

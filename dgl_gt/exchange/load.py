@@ -92,7 +92,7 @@ def load(
         Directory for the rows between layers, with which the models of this package run one part after the other, so that
         a rank holds the working set of one part; see docs/spilling.md.
     spill_dtype : {"fp32", "bf16"}
-        How float32 rows are kept in files. With ``bf16``, they take half the room, and each layer reads rounded rows.
+        How float32 rows are kept in files. With ``bf16``, files are a fifth to a third smaller, and layers read rounded rows.
 
     Returns
     -------

@@ -116,7 +116,7 @@ class Stream:
     directory : str, optional
         Where the files are.
     spill_dtype : torch.dtype, optional
-        Of rows in files in place of float32; gradients stay exact.
+        Of rows in files in place of float32; their gradients stay float32.
     spaces : WeakSet of SpilledRows
         All files that there are.
     read_bytes, written_bytes : int
@@ -197,10 +197,9 @@ class Stream:
         shape = self._shard.num_held, width
         is_short = self.spill_dtype is not None and dtype == torch.float32 and not is_gradient
         stored = self.spill_dtype if is_short else dtype
-        self._free = [each for each in self._free if each.rows.shape == shape and each.dtype == dtype]
-        for place, each in enumerate(self._free):
-            if each.rows.dtype == stored:
-                return self._free.pop(place)
+        self._free = [each for each in self._free if each.rows.shape == shape and each.rows.dtype == stored]
+        if self._free:
+            return self._free.pop()
         self.spaces.add(space := SpilledRows(self.directory, shape, dtype, stored))
         self.file_bytes = max(self.file_bytes, sum(each.rows.nbytes for each in self.spaces))
         return space
@@ -228,7 +227,8 @@ class Stream:
         owned = self._shard.num_owned
         if self._comm.world_size > 1:
             plan = self._shard.send_plan()
-            copies = space.rows[owned:]
+            with self._copying("read"):
+                copies = space.rows[owned:].clone()
             arrived = self._comm.start(copies, plan.recv_counts, plan.send_counts).wait()
             with self._copying("write"):
                 space.rows[:owned].index_add_(0, plan.send_rows, arrived)

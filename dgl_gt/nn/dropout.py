@@ -82,7 +82,8 @@ def with_seeds(module: nn.Module, views: list[View]) -> list[SeededView]:
 
     Those that are not set are drawn all at once, so that ranks communicate once.
     """
-    seeds = {site: site._seed for site in _sites(module) if site.drops}
+    kinds = DropoutSite, Dropout
+    seeds = {site: getattr(site, "_seed", None) for site in module.modules() if isinstance(site, kinds) and site.drops}
     unset = [site for site, seed in seeds.items() if seed is None]
     if unset:
         seeds.update(zip(unset, views[0].broadcast(draw_seeds(len(unset)))))
@@ -94,8 +95,8 @@ def set_dropout_step(model: nn.Module, run_seed: int, step: int) -> None:
 
     Masks differ by layer and step, and are the same on all ranks if each rank calls this with the same arguments. They do
     not depend on torch's generators, from which each pass in training draws its masks otherwise. A layer that a step
-    calls twice has the same masks twice. :class:`Dropout` outside of a :class:`LayeredModel` is no such layer: it draws
-    its masks in every call.
+    calls twice has the same masks twice. :class:`Dropout` is no such layer: it draws its masks in every call, or once in a
+    pass of a :class:`LayeredModel`.
 
     Parameters
     ----------
@@ -152,12 +153,12 @@ class RowSequential(nn.Sequential):
         return h
 
 
-class Dropout(DropoutSite):
+class Dropout(nn.Module):
     """``torch.nn.Dropout`` for rows of nodes: with several ranks, the masks are those of one process.
 
     A mask depends on a seed, the node id and the column alone. Each pass in training draws the seed from torch's default
-    CPU generator, which ``torch.manual_seed`` sets, and all ranks take that of rank 0. Inside a :class:`LayeredModel`
-    the masks are those of the pass, as for this package's layers.
+    CPU generator, which ``torch.manual_seed`` sets, and all ranks take that of rank 0. A pass of a
+    :class:`LayeredModel` draws it once.
 
     Parameters
     ----------
@@ -176,6 +177,7 @@ class Dropout(DropoutSite):
 
     @property
     def drops(self) -> bool:
+        """Whether it drops anything now."""
         return self.training and self.p > 0
 
     def forward(self, x: Tensor, graph) -> Tensor:
@@ -210,7 +212,8 @@ class Dropout(DropoutSite):
                     "before sg.pull"
                 )
             ids = leading_rows(ids, len(x))
-        seed = graph.seeds[self] if isinstance(graph, SeededView) else view.broadcast(draw_seeds())
+        seed = graph.seeds.get(self) if isinstance(graph, SeededView) else None
+        seed = view.broadcast(draw_seeds()) if seed is None else seed
         return keyed_dropout(flat, self.p, seed, ids).view(x.shape)
 
     def extra_repr(self) -> str:

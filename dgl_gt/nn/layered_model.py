@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dgl_gt.exchange.any_graph import as_view
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 
-from .dropout import with_seeds
+from .dropout import begin_pass
 from .streamed import run_streamed
 
 
@@ -47,10 +46,10 @@ class LayeredModel(nn.Module):
         Raises
         ------
         ValueError
-            The graph is of another type, or a shape does not fit. With ``spill``, a module is a ``torch.nn.Dropout`` or
-            a batch norm, which pieces of the rows do not share.
+            The graph is of another type, or a shape does not fit. With ``spill``, a layer does not return (rows, C), or has a
+            batch norm in training, which sums over all rows.
         """
-        (seeded,) = with_seeds(self, [as_view(graph, feat, self)])
+        seeded = begin_pass(self, graph, feat)
         feat = seeded.view.input_rows(feat)
         if isinstance(graph, ShardedGraph) and graph.stream is not None:
             return run_streamed(self, graph.stream, seeded.seeds, feat, [None] * len(self.layers))

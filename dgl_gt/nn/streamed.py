@@ -1,7 +1,7 @@
 """A pass of a model whose layers run piece by piece, with the rows between layers in files.
 
 Forward keeps the rows that each layer reads. Backward computes each piece of each layer again, from the last layer to the
-first, and adds the gradients of its sources' rows; keyed dropout draws the masks of the first time. So a process holds the
+first, and adds the gradients of its sources' rows; it draws the random numbers of the first time. So a process holds the
 working set of one piece of one layer, as GriNNder does for GCNs on one GPU (arXiv 2605.11517).
 """
 
@@ -19,9 +19,6 @@ from dgl_gt.exchange.view import SeededView
 from dgl_gt.partition.errors import InputError
 from dgl_gt.torch_internals import gradients_of
 
-from .dropout import DropoutSite
-
-_OF_WHOLE = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm
 _Run = Callable[[int, Tensor, list[Tensor]], Tensor]  # of a piece's number, its rows, and rows of its edges
 
 
@@ -54,10 +51,10 @@ def run_streamed(
     module that would treat pieces as it does not treat the whole.
     """
     for name, module in model.named_modules():
-        if isinstance(module, _OF_WHOLE) and not isinstance(module, DropoutSite):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
             raise InputError(
-                f"with spill (--spill) layers run part by part, and {name} is a torch.nn.{type(module).__name__}; use "
-                "dgl_gt.nn.Dropout or a norm of each row, or leave spill out"
+                f"with spill (--spill) layers run part by part, and {name} is a {type(module).__name__}, which sums over all rows; "
+                "use a norm of each row, or leave spill out"
             )
     feat = stream.checked(feat, [*biases, edge])
     a_pass = _Pass(model, stream, seeds, biases, edge)
@@ -87,6 +84,7 @@ class _Pass:
         self.of_edges = [*{id(x): x for each in self._given for x in each.values()}.values()]
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         self._inputs: list[SpilledRows] = []  # the rows that each layer reads, and those after the last
+        self._random: dict[tuple, Tensor] = {}  # the state of torch's generator before each piece that drew numbers
         self._reached: set[int] = set()  # the sums that got a gradient, by their id
         self.is_differentiated = torch.is_grad_enabled()  # which an autograd.Function turns off
         self._modes = [(each, each.training) for each in model.modules()]
@@ -118,8 +116,17 @@ class _Pass:
                 work(number)
 
     def _run(self, run: _Run, number: int, rows: Tensor) -> Tensor:
+        before = torch.get_rng_state()
         with self._autocast():
-            return run(number, rows, self._edges_of(number))
+            found = run(number, rows, self._edges_of(number))
+        if found.dim() != 2:
+            raise InputError(
+                f"with spill (--spill) rows between layers are in files, and a layer returned the shape {tuple(found.shape)}; let it "
+                "return (rows, C), or leave spill out"
+            )
+        if not torch.equal(before, torch.get_rng_state()):
+            self._random[_place(run), number] = before
+        return found
 
     def _done(self, space: SpilledRows, keeps: bool) -> None:
         if keeps:
@@ -210,7 +217,10 @@ class _Pass:
         """Compute a piece again; add the gradients of parameters and edges to ``sums``, and return that of its rows."""
         h, edges = h.detach().requires_grad_(reaches), self._edges_of(number)
         edges = [each.detach().requires_grad_(whole.requires_grad) for each, whole in zip(edges, self.of_edges)]
-        with torch.enable_grad(), self._autocast():
+        state = self._random.get((_place(run), number))
+        with torch.enable_grad(), self._autocast(), torch.random.fork_rng([], enabled=state is not None):
+            if state is not None:
+                torch.set_rng_state(state)
             out = run(number, h, edges)
         if not out.requires_grad:  # no weight is trained before the first layer
             return torch.zeros_like(h)
@@ -240,6 +250,11 @@ class _Pass:
 
     def _decode(self, number: int, h: Tensor, edges: list[Tensor]) -> Tensor:
         return self._model.decode(h, self._seeded(number))
+
+
+def _place(run: _Run) -> int | str:
+    """Which part of a model it runs: the number of a layer, or a name."""
+    return run.args[0] if isinstance(run, partial) else run.__name__
 
 
 def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:

@@ -160,6 +160,10 @@ def _profile(machine: _Machine, place: str, folder: Path) -> Profile:
         )
     if machine.memory is None:
         return profile
+    if profile.device == "cuda":
+        raise InputError(
+            f"{place}.memory is {machine.memory!r}, and GPUs have the memory of profile {machine.profile}; leave memory out"
+        )
     try:
         return msgspec.structs.replace(profile, memory_bytes=parse_size(str(machine.memory)) / machine.ranks)
     except InputError as error:

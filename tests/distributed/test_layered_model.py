@@ -39,16 +39,39 @@ class Model(LayeredModel):
         return self.last(self.dropout(h, view))
 
 
+class Plain(nn.Dropout):
+    def forward(self, x, view):
+        return super().forward(x)
+
+
 class Unkeyed(Model):
     def __init__(self, in_dim, classes):
         super().__init__(in_dim, classes)
-        self.layers[1].dropout = nn.Dropout(0.4)
+        self.layers[1].dropout = Plain(0.4)
 
 
 class Normed(Model):
     def __init__(self, in_dim, classes):
         super().__init__(in_dim, classes)
         self.layers[0].norm = nn.BatchNorm1d(12)
+
+
+class Nested(Model):
+    """A layer that is such a model, in one piece."""
+
+    def __init__(self, in_dim, classes):
+        super().__init__(in_dim, classes)
+        inner = Model(12, 12)
+        inner.layers = inner.layers[:1]
+        self.layers[1] = inner
+
+
+class Headed(Model):
+    """A layer that returns heads."""
+
+    def __init__(self, in_dim, classes):
+        super().__init__(in_dim, classes)
+        self.layers[0] = dgl_gt.nn.GATConv(12, 6, 2)
 
 
 class Bare(LayeredModel):
@@ -125,8 +148,36 @@ def test_the_commands(shards, tmp_path, capfd, monkeypatch):
     assert "part by part" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("model", "named"), [(Unkeyed, "layers.1.dropout"), (Normed, "layers.0.norm")])
-def test_modules_that_would_treat_pieces_apart(shards, tmp_path, model, named):
+@pytest.mark.parametrize("kind", [Model, Unkeyed, Nested])
+def test_numbers_that_are_drawn_in_a_pass_are_drawn_again_in_backward(shards, tmp_path, kind):
+    """The derivative along a direction, against the difference of two losses with the same seed."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        sg = dgl_gt.load(shards / str(PARTS), spill=tmp_path)
+        torch.manual_seed(0)
+        model, feat = kind(5, 3), sg.ndata["feat"].double()
+        direction = [torch.randn_like(each) for each in model.parameters()]
+
+        def loss():
+            torch.manual_seed(1)
+            return (model(sg, feat) * torch.cos(sg.node_ids.double()).unsqueeze(1)).sum()
+
+        loss().backward()
+        found = sum((each.grad * along).sum() for each, along in zip(model.parameters(), direction))
+        ends = []
+        for step in (1e-6, -2e-6):
+            with torch.no_grad():
+                for each, along in zip(model.parameters(), direction):
+                    each += step * along
+                ends.append(loss())
+        torch.testing.assert_close(found, (ends[0] - ends[1]) / 2e-6, rtol=1e-4, atol=1e-5)
+    finally:
+        torch.set_default_dtype(default)
+
+
+@pytest.mark.parametrize(("model", "named"), [(Normed, "layers.0.norm"), (Headed, r"\(\d+, 2, 6\)")])
+def test_layers_that_cannot_run_part_by_part(shards, tmp_path, model, named):
     sg = dgl_gt.load(shards / str(PARTS), spill=tmp_path)
     with pytest.raises(InputError, match=named):
         model(5, 3)(sg, sg.ndata["feat"])

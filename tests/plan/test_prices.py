@@ -44,8 +44,8 @@ def made_up(monkeypatch):
 def test_clusters_of_a_file(tmp_path):
     write_profile(tmp_path / "four.yaml", profile_values(4))
     machines = {
-        "server": {**BOX, "profile": "8xH100", "counts": [4, 1, 4], "memory": "64GiB"},
-        "pair": {**BOX, "profile": "four.yaml", "counts": [2]},
+        "server": {**BOX, "profile": "8xH100", "counts": [4, 1, 4]},
+        "pair": {**BOX, "profile": "four.yaml", "counts": [2], "memory": "4GiB"},
     }
     (pair, one, four), currency = read_prices(write_prices(tmp_path, machines, currency="EUR"))
     assert currency == "EUR"
@@ -56,7 +56,7 @@ def test_clusters_of_a_file(tmp_path):
     ]
     links = read_profile(preset="8xH100").link_bytes_per_s
     assert four.profile.link_bytes_per_s == Hosts(links.within, links.between, 2) and four.profile.device == "cuda"
-    assert four.profile.memory_bytes == 32 * 2**30 and pair.profile.memory_bytes == 1e9
+    assert four.profile.memory_bytes == 8e10 and pair.profile.memory_bytes == 2 * 2**30
     assert pair.profile.ranks == 4 and pair.profile.name == str(tmp_path / "four.yaml")
 
 
@@ -72,6 +72,7 @@ def test_clusters_of_a_file(tmp_path):
         ({"counts": 2}, ["machines.box.counts is 2", "such as [1, 2, 4]"]),
         ({"counts": [1, 0]}, ["machines.box.counts is [1, 0]"]),
         ({"counts": [1, 4096]}, ["machines.box has 4096 machines of 2 ranks", "4,096"]),
+        ({"profile": "8xA100", "memory": "64GiB"}, ["machines.box.memory is '64GiB'", "8xA100"]),
         ({"memory": "lots"}, ["machines.box.memory", "'lots' is not an amount of memory"]),
         ({"profile": "9xB200"}, ["machines.box.profile is '9xB200'", "8xH100", ".yaml"]),
         ({"profile": "none.yaml"}, ["none.yaml", "no such file"]),
@@ -133,10 +134,11 @@ def test_doubts_name_what_was_not_measured():
 
 
 def test_a_table_and_json(here, tmp_path, made_up):
+    write_profile(tmp_path / "tiny.yaml", profile_values(None) | {"device": "cuda", "memory_bytes": 1e6})
     write_profile(tmp_path / "quick.yaml", profile_values(None))
     machines = {
         "server": {**BOX, "profile": "quick.yaml"},
-        "tiny": {**BOX, "profile": "8xH100", "counts": [1], "memory": "1MiB"},
+        "tiny": {**BOX, "profile": "tiny.yaml", "counts": [1]},
     }
     path = write_prices(tmp_path, machines, currency="EUR")
     options = ["plan", GRAPH, "--undirected", "--prices", path, "--epochs", 1000]
@@ -173,7 +175,7 @@ def test_several_machines_start_with_torchrun(here, tmp_path, made_up):
     path = write_prices(tmp_path, {"server": {**BOX, "profile": "8xH100", "counts": [2]}})
     found = planned(here("plan", GRAPH, "--prices", path, "--figures-of", "3e6,6e7", "--json"))
     partition, train = map(shlex.split, found["commands"])
-    assert partition[2] == "GRAPH" and partition[partition.index("--preset") + 1] == "8xH100"
+    assert partition[2] == "GRAPH" and "--preset" not in partition  # its hosts have eight ranks
     assert train[0] == "torchrun" and train[train.index("--nnodes") + 1] == "2"
     assert train[train.index("--nproc-per-node") + 1] == "2"
 
