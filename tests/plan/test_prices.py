@@ -151,11 +151,7 @@ def test_a_table_and_json(here, tmp_path, made_up):
         assert each["hours"] == pytest.approx(1000 * each["choice"]["predicted_seconds"] / 3600)
         assert each["money"] == pytest.approx(2.0 * each["machines"] * each["hours"])
         assert {candidate["cut"] for candidate in each["candidates"]} == {"edge", "vertex"}
-    assert (
-        tiny["choice"] is None
-        and tiny["missing_memory_bytes"] > 0
-        and tiny["profile"] == {"name": "8xH100", "kind": "datasheet"}
-    )
+    assert tiny["choice"] is None and tiny["missing_memory_bytes"] > 0 and tiny["profile"]["kind"] == "measured"
     partition, train = map(shlex.split, found["commands"])
     assert partition[:3] == ["dgl-gt", "partition", GRAPH] and "--undirected" in partition
     assert partition[partition.index("--profile") + 1] == str(tmp_path / "quick.yaml")
