@@ -154,6 +154,8 @@ class RunRecord(msgspec.Struct, kw_only=True):
         Peak memory of each rank (bytes).
     allocator : str
         The memory allocator of rank 0: "jemalloc", "tcmalloc" or "glibc".
+    spill_dtype : str
+        "bf16" where layers read rounded rows from files.
     policy, plan : struct or None
         The transmission policy, and the plan of ``--strategy auto``; docs/cli.md lists their keys.
     """
@@ -176,6 +178,7 @@ class RunRecord(msgspec.Struct, kw_only=True):
     policy: PolicyOfRun | None | UnsetType = UNSET
     peak_memory_bytes: list[Count] | None | UnsetType = UNSET
     allocator: str | None | UnsetType = UNSET
+    spill_dtype: str | None | UnsetType = UNSET
     plan: PlanOfRun | None | UnsetType = UNSET
 
 

@@ -117,6 +117,7 @@ def unfinished_record(
         validations=history.validations,
         metric=Metric(history.metric_name, history.validation, history.test, history.lower_is_better),
         plan=plan or UNSET,
+        spill_dtype="bf16" if sg.stream is not None and sg.stream.spill_dtype else UNSET,
     )
 
 

@@ -225,5 +225,7 @@ def test_the_commands(shards, tmp_path, capfd):  # noqa: F811
     ):
         assert main(["train", path, "--nproc", "1", "--epochs", "1", *more]) == 2
         assert named in capfd.readouterr().err
+    assert main(["train", path, "--nproc", "1", "--json", "--epochs", "1", *options[-2:], "--spill-dtype", "bf16"]) == 0
+    assert json.loads(capfd.readouterr().out)["spill_dtype"] == "bf16"
     assert main(["train", path, "--nproc", "5"]) == 2
     assert "--nproc is 5" in capfd.readouterr().err
