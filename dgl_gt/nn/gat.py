@@ -60,7 +60,7 @@ class GATConv(EdgeAttention):
         Function of the result.
     allow_zero_in_degree : bool
         Whether nodes without in-edges are allowed. Their result is the residual and the bias alone. On a
-        ``ShardedGraph``, and inside ``torch.compile``, they always are.
+        ``ShardedGraph``, in a :class:`LayeredModel`, and inside ``torch.compile``, they always are.
     bias : bool
         Whether to add a bias.
 
