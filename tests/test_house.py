@@ -112,6 +112,7 @@ MAY_IMPORT = {
         "dgl_gt.partition.config",
         "dgl_gt.partition.errors",
         "dgl_gt.partition.graph",
+        "dgl_gt.partition.system",
         "dgl_gt.partition.cuts",
         "dgl_gt.partition.shards",
     },
