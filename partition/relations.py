@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,6 +12,10 @@ import numpy as np
 from .errors import InputError, whole_number
 from .graph import SPLIT_MASKS, Graph, as_array, from_edges, named_arrays
 from .schema import Relation, Schema, columns_by_type, relation
+from .system.child_process import temporary_space
+from .system.mapped_arrays import is_mapped, release_pages
+
+_AT_ONCE = 1 << 22  # ids
 
 
 class Edges(NamedTuple):
@@ -128,15 +133,32 @@ def union_of(num_nodes, edges, node_data=None, edge_data=None, name="graph") -> 
     schema = Schema(counts, {each: len(src) for each, (src, _) in ends.items()})
     begins = dict(zip(counts, schema.node_ptr.tolist()))
     dtype = np.int32 if schema.node_ptr[-1] < 2**31 else np.int64
-    src, dst = (np.empty(schema.edge_ptr[-1], dtype) for _ in range(2))
-    for each, at, to in zip(ends, schema.edge_ptr, schema.edge_ptr[1:]):
-        pair = ends[each]
+    for each, pair in ends.items():
         _check_ends(f"{name}: {each}", pair[0], pair[1], counts[each.source], counts[each.destination])
-        for whole, part, end in zip((src, dst), pair, (each.source, each.destination)):
-            whole[at:to] = part
-            whole[at:to] += dtype(begins[end])
+    src = _joined([(pair[0], begins[each.source]) for each, pair in ends.items()], np.dtype(dtype))
+    dst = _joined([(pair[1], begins[each.destination]) for each, pair in ends.items()], np.dtype(dtype))
     data = _by_type(node_data, f"{name}: node data", str), _by_type(edge_data, f"{name}: edge data", relation)
     return Union(src, dst, schema, *data)
+
+
+def _joined(pieces: list[tuple[np.ndarray, int]], dtype: np.dtype) -> np.ndarray:
+    """The ids of all pieces, each counted from its own number, one piece after the other.
+
+    Where a piece is mapped from a file, so is the result, from one without a name.
+    """
+    blocks = (
+        (piece[start : start + _AT_ONCE].astype(dtype) + dtype.type(begin), piece)
+        for piece, begin in pieces
+        for start in range(0, len(piece), _AT_ONCE)
+    )
+    if not any(is_mapped(piece) for piece, _ in pieces):
+        return np.concatenate([np.zeros(0, dtype), *(ids for ids, _ in blocks)])
+    with temporary_space() as folder, tempfile.TemporaryFile(dir=folder) as file:
+        for ids, piece in blocks:
+            file.write(ids.data)
+            release_pages(piece)
+        file.flush()
+        return np.memmap(file, dtype, "r", shape=sum(len(piece) for piece, _ in pieces))
 
 
 def _check_ends(what: str, src: np.ndarray, dst: np.ndarray, sources: int, destinations: int) -> None:

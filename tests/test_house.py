@@ -23,7 +23,12 @@ MAY_IMPORT = {
     "dgl_gt.partition.system": {"dgl_gt.partition.errors"},
     "dgl_gt.partition.schema": {"dgl_gt.partition.errors"},
     "dgl_gt.partition.graph": {"dgl_gt.partition.errors", "dgl_gt.partition.system", "dgl_gt.partition.schema"},
-    "dgl_gt.partition.relations": {"dgl_gt.partition.errors", "dgl_gt.partition.schema", "dgl_gt.partition.graph"},
+    "dgl_gt.partition.relations": {
+        "dgl_gt.partition.errors",
+        "dgl_gt.partition.system",
+        "dgl_gt.partition.schema",
+        "dgl_gt.partition.graph",
+    },
     "dgl_gt.partition.transforms": {
         "dgl_gt.partition.errors",
         "dgl_gt.partition.system",

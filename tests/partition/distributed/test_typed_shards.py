@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 from distributed_cases import Counting, files_of, owner_of, save_graph, written_by_one_process
 
-from dgl_gt.partition import InputError, encode, from_edges, from_relations, load_graph, partition, verify
+from dgl_gt.partition import InputError, encode, from_edges, from_relations, load_graph, partition, relations, verify
 from dgl_gt.partition.distributed import halo
 from dgl_gt.partition.distributed.engine import local
 from dgl_gt.partition.distributed.job import EDGE_BYTES, Sizes
 from dgl_gt.partition.distributed.stages import InProcess
 from dgl_gt.partition.schema import Schema
+from dgl_gt.partition.sources import numpy_file
+from dgl_gt.partition.sources.load import open_source
+from dgl_gt.partition.system import mapped_arrays
+from dgl_gt.partition.system.mapped_arrays import is_mapped
 
 pytestmark = pytest.mark.usefixtures("small_tasks")
 
@@ -120,9 +124,18 @@ def test_one_type_cannot_be_kept_even(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["graph.npz"]
 
 
+@pytest.mark.parametrize("in_files", [False, True])
 @pytest.mark.parametrize("write", [write_npz, write_folder])
-def test_sources_of_typed_graphs(tmp_path, write):
+def test_sources_of_typed_graphs(tmp_path, monkeypatch, write, in_files):
+    """Edges that are mapped from files stay in files."""
     path = write(tmp_path)
+    for module in (mapped_arrays, numpy_file):
+        monkeypatch.setattr(module, "SMALLEST_BYTES", 1 if in_files else 1 << 30)
+    monkeypatch.setattr(relations, "_AT_ONCE", 37)
+    opened = open_source(path)
+    assert is_mapped(opened.src) == is_mapped(opened.dst) == in_files
+    graph, expected = load_graph(path), typed() if write is write_npz else load_graph(path)
+    assert all(map(np.array_equal, graph.edges(), expected.edges()))
     manifest = partition(path, 3, tmp_path / "many", engine=InProcess())
     owner = owner_of(tmp_path / "many", manifest)
     assert manifest == partition(path, 3, tmp_path / "one", owner=owner)
