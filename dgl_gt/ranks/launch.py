@@ -102,7 +102,8 @@ def launch_command(
 ) -> int:
     """Run ``dgl-gt ARGUMENTS`` in ``ranks`` processes; return the exit code. The options are those of :func:`run_on_ranks`.
 
-    ``environment`` has the settings of the allocator; those in this process's own environment win.
+    ``environment`` has the settings of the allocator; those in this process's own environment win. :class:`InputError` says
+    what a rank found that the user can mend.
     """
     warn_of_too_many_threads(ranks)
     command, kills = child_process.command("dgl_gt", *arguments), child_process.memory_kills()

@@ -219,7 +219,7 @@ def _put_file(new: Path, out: Path) -> None:
 
 
 def put_if_absent(new: Path, out: Path) -> None:
-    """Give a complete file its name, and perhaps leave the other one; ``FileExistsError`` where another file is."""
+    """Give a complete file its name; its old name may stay, too. ``FileExistsError`` where another file is."""
     try:
         os.link(new, out)  # unlike a rename, a link replaces nothing
     except FileExistsError:
