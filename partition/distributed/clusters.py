@@ -45,7 +45,8 @@ def coarsen(run: Stages, job: Job, ends: int) -> tuple[int, str]:
             break
         if rounds:
             run.drop(f"cluster-{rounds}", f"coarse-{rounds}")
-        for _ in range(4 if size.sum() > _FAR * job.sizes.coarse_ends else 2):  # every node asks once, or twice
+        at_once = 4 if size.sum() > _FAR * job.sizes.coarse_ends else 2  # every node asks once, or twice
+        for _ in range(min(at_once, _MOST_ROUNDS - rounds)):
             _round(run, job, rounds, heaviest)
             rounds += 1
         size, before = _contract(run, job, rounds), size
