@@ -126,7 +126,9 @@ def load_shards(args, strategy: str | None, depth: int):
     """The :class:`dgl_gt.ShardedGraph` of this rank, loaded as the options say."""
     from dgl_gt import load
 
-    return load(args.directory, strategy, depth, timeout_s=args.timeout, **spill_options(args), overlap=args.overlap)
+    dealt = getattr(args, "parts_per_rank", None)
+    options = {"timeout_s": args.timeout, "overlap": args.overlap, "parts_per_rank": dealt}
+    return load(args.directory, strategy, depth, **options, **spill_options(args))
 
 
 def spill_options(args) -> dict:
@@ -137,6 +139,11 @@ def spill_options(args) -> dict:
 def positive_integer(text: str) -> int:
     """Convert an option's text to an int from 1 to 1,000,000,000."""
     return whole_number(text, least=1)
+
+
+def positive_integers(text: str) -> list[int]:
+    """Convert an option's text of such numbers with commas to a list."""
+    return [positive_integer(each) for each in text.split(",")]
 
 
 def whole_number(text: str, least: int = 0) -> int:

@@ -30,6 +30,7 @@ from .options import (
     load_shards,
     numbers,
     positive_integer,
+    positive_integers,
     run_on_parts,
     spill_options,
     whole_number,
@@ -60,8 +61,11 @@ def add_commands(commands) -> None:
     text = "shards of another cut of the same graph to choose from; may be repeated"
     auto.add_argument("--other-cut", action="append", default=[], metavar="DIR", help=text)
     add_selection_options(auto)
-    text = "parts that each rank takes, which with --spill run one after the other (default: parts / ranks)"
-    command.add_argument("--parts-per-rank", type=positive_integer, metavar="K", help=text)
+    text = (
+        "parts that each rank takes, which with --spill run one after the other: a number, or one for each rank, such as 6,2 "
+        "(default: parts / ranks, or by the speeds of --profile)"
+    )
+    command.add_argument("--parts-per-rank", type=positive_integers, metavar="K[,...]", help=text)
     add_config(command)
     command.add_argument("--out", metavar="DIR", help="directory of the run: best model, record and checkpoints")
     _add_survival_options(command.add_argument_group("fault tolerance"))
@@ -137,16 +141,16 @@ def _train(args):
 
 
 def _ranks_of(args) -> int | None:
-    """The number of ranks that is asked for, with ``--parts-per-rank`` those that share all parts evenly."""
-    if args.parts_per_rank is None:
+    """The number of ranks that is asked for, with ``--parts-per-rank`` those that share all parts; sets it for each rank."""
+    if (given := args.parts_per_rank) is None:
         return args.nproc
     parts, started = read_manifest(args.directory)["parts"], os.environ.get("WORLD_SIZE", "") if is_rank() else ""
-    ranks = args.nproc or (int(started) if started.isdecimal() else parts // args.parts_per_rank)
-    if ranks * args.parts_per_rank != parts:
+    ranks = args.nproc or (int(started) if started.isdecimal() else len(given) if given[1:] else parts // given[0])
+    args.parts_per_rank = given if given[1:] else given * ranks
+    if len(args.parts_per_rank) != ranks or sum(args.parts_per_rank) != parts:
         raise InputError(
-            f"--parts-per-rank is {args.parts_per_rank}, with which {format_count(ranks, 'rank')} take "
-            f"{format_count(ranks * args.parts_per_rank, 'part')}, and {args.directory} has {parts}; ranks times parts per rank must be "
-            "that number"
+            f"--parts-per-rank is {','.join(map(str, given))}, and {args.directory} has {format_count(parts, 'part')} for "
+            f"{format_count(ranks, 'rank')}; the parts of all ranks must add up to that number"
         )
     return ranks
 
@@ -357,4 +361,5 @@ def _load(args, config, profile: Profile | None, factory):
         timeout_s=args.timeout,
         factory=factory,
         spill=args.spill,
+        parts_per_rank=args.parts_per_rank,
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.partition.errors import InputError, check_flags, check_one_of
-from dgl_gt.partition.figures.strategies import HALO, StrategyRules, strategy_for
+from dgl_gt.partition.figures.figures import dealt_parts
+from dgl_gt.partition.figures.strategies import HALO, MIRROR, StrategyRules, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.files import verify
 from dgl_gt.partition.shards.manifest import read_manifest
@@ -49,11 +53,13 @@ def load(
     keep_freed_memory: bool = True,
     spill: str | None = None,
     spill_dtype: str = "fp32",
+    parts_per_rank: Sequence[int] | None = None,
 ) -> ShardedGraph:
     """Load this rank's part of a shard directory; every rank of the group calls it, with the same arguments.
 
     Where there are more parts than ranks, a rank takes several that are neighbours in the order of parts as one part:
-    shards for eight ranks also run on one, two or three. This takes an edge cut with one type of nodes.
+    shards for eight ranks also run on one, two or three. This takes shards with one type of nodes. A vertex cut then becomes
+    an edge cut: each edge goes to the rank that owns its destination.
 
     Parameters
     ----------
@@ -93,6 +99,8 @@ def load(
         a rank holds the working set of one part; see docs/spilling.md.
     spill_dtype : {"fp32", "bf16"}
         How float32 rows are kept in files. With ``bf16``, files are a fifth to a third smaller, and layers read rounded rows.
+    parts_per_rank : sequence of int, optional
+        How many parts each rank takes, for ranks that differ in speed; by default so that their loads are nearly equal.
 
     Returns
     -------
@@ -116,16 +124,19 @@ def load(
                 raise InputError(
                     f"spill_dtype (--spill-dtype) is {spill_dtype!r}, and no rows are kept in files; give spill (--spill), too"
                 )
-            sg = _load(directory, strategy, depth, comm, device, overlap, spill, spill_dtype)
+            spilling = None if spill is None else (str(spill), spill_dtype)
+            sg = _load(directory, strategy, depth, comm, device, overlap, spilling, parts_per_rank)
     if keep_freed_memory and sg.device.type == "cpu" and sg.stream is None:  # pieces of many sizes would leave holes
         keep_for_reuse()
     return sg
 
 
-def read_parts(directory, comm: Comm) -> tuple[dict, MergedParts | None]:
+def read_parts(
+    directory, comm: Comm, parts_per_rank: Sequence[int] | None = None, spills: bool = False
+) -> tuple[dict, MergedParts | None]:
     """The manifest of a shard directory whose parts are those of the ranks, and what joins them; a collective.
 
-    Where there are more parts than ranks, the manifest is that of the joined parts.
+    Where there are more parts than ranks, the manifest is that of the joined parts; so it is where a vertex cut ``spills``.
     """
     with comm.raising_together():
         manifest = read_manifest(directory)
@@ -135,19 +146,43 @@ def read_parts(directory, comm: Comm) -> tuple[dict, MergedParts | None]:
                 f"{parts} (torchrun --nproc-per-node {parts}, then torch.distributed.init_process_group), or partition "
                 "again"
             )
-        merged = merged_parts(directory, manifest, comm.world_size) if parts > comm.world_size else None
-    comm.check_agreement({"shards": manifest["checksum"]})
+        dealt = dealt_parts(np.array(manifest["shares"]), [1] * comm.world_size)
+        if parts_per_rank is not None:
+            dealt = _checked_dealing(parts_per_rank, parts, comm.world_size)
+        joins = parts > comm.world_size or (spills and manifest["cut"] == "vertex")
+        merged = merged_parts(directory, manifest, dealt) if joins else None
+    comm.check_agreement({"shards": manifest["checksum"], "parts_per_rank": dealt})
     if merged is None:
         return manifest, None
-    merged.describe(comm.gather_objects(merged.counts(comm.rank)))
+    with comm.raising_together(), torch.device("cpu"):  # whatever torch's default device is
+        counts = merged.counts(comm.rank)
+    merged.describe(comm.gather_objects(counts))
     return merged.manifest, merged
 
 
+def _checked_dealing(parts_per_rank, parts: int, ranks: int) -> list[int]:
+    is_list = isinstance(parts_per_rank, (list, tuple)) and all(
+        isinstance(each, int) and not isinstance(each, bool) for each in parts_per_rank
+    )
+    if not is_list or len(parts_per_rank) != ranks or min(parts_per_rank) < 1 or sum(parts_per_rank) != parts:
+        raise InputError(
+            f"parts_per_rank (--parts-per-rank) is {reprlib.repr(parts_per_rank)}; it must be a number of at least 1 for each of "
+            f"{format_count(ranks, 'rank')}, and these must add up to the {format_count(parts, 'part')} of the shards"
+        )
+    return list(parts_per_rank)
+
+
 def _load(
-    directory, strategy, depth: int, comm: Comm, device, overlap: bool, spill: str | None, spill_dtype: str
+    directory, strategy, depth: int, comm: Comm, device, overlap: bool, spilling: tuple[str, str] | None, parts_per_rank
 ) -> ShardedGraph:
-    manifest, merged = read_parts(directory, comm)
+    spill, spill_dtype = spilling or (None, "fp32")
+    manifest, merged = read_parts(directory, comm, parts_per_rank, spill is not None)
     with comm.raising_together():
+        if merged and merged.was_vertex_cut and strategy == MIRROR.name:
+            raise InputError(
+                f"strategy is {strategy}, and {directory} is a vertex cut whose parts share ranks, or run with spill, as an edge cut; "
+                "leave strategy out, or start a rank for each part without spill"
+            )
         if merged and isinstance(depth, int) and depth > 1:
             stored = read_manifest(directory)["parts"]
             raise InputError(
@@ -171,7 +206,7 @@ def _load(
     if spill is not None:
         with comm.raising_together():
             ends = merged.ends(comm.rank) if merged else [0, shard.num_owned]
-            sg.stream = make_stream(shard, comm, rules, ends, str(spill), SPILL_DTYPES[spill_dtype])
+            sg.stream = make_stream(shard, comm, rules, ends, spill, SPILL_DTYPES[spill_dtype])
     comm.reset_counters()
     comm.owned_rows = shard.num_owned
     return sg

@@ -1,16 +1,19 @@
-"""Fewer ranks than parts: several parts of an edge cut that are neighbours in the order of parts, read as one part."""
+"""Fewer ranks than parts: several parts that are neighbours in the order of parts, read as one part of an edge cut."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
+import numpy as np
 import torch
 
-from dgl_gt.partition.figures.figures import bounds_of_ranks
+from dgl_gt.partition.cuts.permutation import count_near
 from dgl_gt.partition.shards.files import ShardReader, verify
 from dgl_gt.partition.shards.manifest import check_joined
 
+from .owners_of_edges import OwnedEdges, owned_edges
 from .shard import Reader
 
 
@@ -18,9 +21,11 @@ class MergedParts:
     """A :class:`.shard.Reader` of as many parts as there are bounds but one: part i has those from ``bounds[i]`` on.
 
     Rows and edges of a part are those of the parts in it, one after the other. Its halo are the rows of other parts that
-    any of them needs, each once, in the order of parts. There is one hop.
+    any of them needs, each once, in the order of parts. There is one hop. Of a vertex cut, an edge is in the part that owns
+    its destination.
 
-    ``manifest`` describes the new parts once :meth:`describe` has had the counts of each; before, the old ones.
+    ``manifest`` describes the new parts once :meth:`describe` has had the counts of each; before, the old ones. Its
+    ``pieces`` then describe the parts in them, as parts of an edge cut, and ``bounds`` tells which they are.
     """
 
     is_vertex_cut = False
@@ -28,7 +33,7 @@ class MergedParts:
     def __init__(self, reader: Reader, bounds: list[int]):
         self._reader, self._bounds, self.parts = reader, bounds, len(bounds) - 1
         self._ptr = [reader.manifest["ptr"][each] for each in bounds]
-        self.manifest = reader.manifest
+        self.manifest, self.was_vertex_cut = reader.manifest, reader.is_vertex_cut
 
     def _within(self, part: int) -> range:
         return range(self._bounds[part], self._bounds[part + 1])
@@ -58,23 +63,36 @@ class MergedParts:
         return {}
 
     def _merge(self, part: int) -> dict[str, torch.Tensor]:
-        inside = [self._reader.structure(each) for each in self._within(part)]
         first, last = self._ptr[part], self._ptr[part + 1]
-        sources = torch.cat([self._places[each["node_ids"]][each["indices"].long()] for each in inside])
+        if self._reader.is_vertex_cut:
+            edges = self._owned_edges(part)
+            degrees, sources, sent = edges.degrees, edges.sources, edges.sent
+            edge_ids = edges.of_edges(
+                [self._reader.structure(each, "edge_ids")["edge_ids"] for each in range(self._reader.parts)]
+            )
+        else:
+            inside = [self._reader.structure(each) for each in self._within(part)]
+            degrees = torch.cat([each["indptr"].diff() for each in inside])
+            sources = torch.cat([self._places[each["node_ids"]][each["indices"].long()] for each in inside])
+            sent = [self._needed_by(other, part, inside) for other in range(self.parts)]
+            edge_ids = torch.cat([each["edge_ids"] for each in inside])
         is_remote = (sources < first) | (sources >= last)
         halo = sources[is_remote].unique()
         indices = torch.where(is_remote, last - first + torch.searchsorted(halo, sources), sources - first)
-        degrees = torch.cat([each["indptr"].diff() for each in inside])
-        sent = [self._needed_by(other, part, inside) for other in range(self.parts)]
         return {
             "indptr": torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),
-            "indices": indices.to(inside[0]["indices"].dtype),
-            "edge_ids": torch.cat([each["edge_ids"] for each in inside]),
+            "indices": indices.to(torch.int32 if len(self._places) < 2**31 else torch.int64),
+            "edge_ids": edge_ids,
             "node_ids": torch.cat([self._user_ids[first:last], self._user_ids[halo]]),
             "send_rows": torch.cat(sent),
             "send_ptr": torch.tensor([0, *(len(each) for each in sent)]).cumsum(0),
             "recv_ptr": torch.searchsorted(halo, torch.tensor(self._ptr)),
         }
+
+    def _owned_edges(
+        self, part: int
+    ) -> OwnedEdges:  # not kept: it is as large as the structure, and read twice at most
+        return owned_edges(self._reader, self._places, self._ptr, part)
 
     def _needed_by(self, other: int, part: int, inside: list[dict]) -> torch.Tensor:
         """The rows of a part that another one holds copies of."""
@@ -106,11 +124,13 @@ class MergedParts:
     def data(self, part: int, kind: str, *names: str, rows: int) -> dict[str, torch.Tensor]:
         """Return ``"node_data"`` or ``"edge_data"`` (all, or those named) of a part's owned or held nodes, or its edges."""
         is_of_nodes, count = kind == "node_data", "owned" if kind == "node_data" else "edges"
+        has_all = self._reader.is_vertex_cut and not is_of_nodes and bool(names or self._reader.manifest[kind])
         of_parts = [
             self._reader.data(each, kind, *names, rows=self._reader.manifest["per_part"][each][count])
-            for each in self._within(part)
+            for each in (range(self._reader.parts) if has_all else self._within(part))
         ]
-        columns = {name: torch.cat([each[name] for each in of_parts]) for name in of_parts[0]}
+        join = self._owned_edges(part).of_edges if has_all else torch.cat
+        columns = {name: join([each[name] for each in of_parts]) for name in of_parts[0]}
         if is_of_nodes and rows > self.rows(part)[0]:
             copies = self._of_halo(part, tuple(columns))
             columns = {name: torch.cat([column, copies[name]]) for name, column in columns.items()}
@@ -130,47 +150,75 @@ class MergedParts:
         """Return the links, as the shards hold them."""
         return self._reader.links()
 
-    def counts(self, part: int) -> dict:
-        """What the manifest says of a part, and the copies that it holds of rows of each."""
-        arrays, (owned, held) = self._merged(part), self.rows(part)
-        edges, sent = len(arrays["indices"]), len(arrays["send_rows"])
-        inside = [self._reader.manifest["per_part"][each] for each in self._within(part)]
-        return {
-            "owned": owned,
-            "halo": held - owned,
-            "edges": edges,
-            "cut_edges": int((arrays["indices"] >= owned).sum()),
-            "near_edges": sum(each["near_edges"] for each in inside),
-            "sent": sent,
-            "halo_by_hop": [held - owned],
-            "sent_by_hop": [sent],
-            "edges_by_hop": [edges],
-            "sent_edges_by_hop": [0],
-            "bytes": sum(each["bytes"] for each in inside),
-            "received": arrays["recv_ptr"].diff().tolist(),
-        }
+    def counts(self, part: int) -> list[dict]:
+        """What a manifest says of a part, and then of each part in it; and the copies that each holds of rows of others."""
+        arrays, ptr = self._merged(part), self._reader.manifest["ptr"]
+        first, last = self._ptr[part], self._ptr[part + 1]
+        places = self._places[arrays["node_ids"]]
+        rows = torch.arange(first, last).repeat_interleave(arrays["indptr"].diff())
+        sources = places[arrays["indices"].long()]
+        sizes = [self._reader.manifest["per_part"][each]["bytes"] for each in self._within(part)]
+        of_pieces = []
+        for each, size in zip(self._within(part), sizes):
+            begin, end = ptr[each], ptr[each + 1]
+            edges = slice(*arrays["indptr"][[begin - first, end - first]].tolist())
+            of_pieces.append(_counted(rows[edges], sources[edges], begin, end, ptr, size))
+        near = {"near_edges": sum(each["near_edges"] for each in of_pieces)}
+        return [_counted(rows, sources, first, last, self._ptr, sum(sizes)) | near, *of_pieces]
 
-    def describe(self, counts: list[dict]) -> None:
+    def describe(self, counts: list[list[dict]]) -> None:
         """Take the counts of all parts into ``manifest``."""
+        of_pieces = [each for _, *pieces in counts for each in pieces]
+        pieces = self._described(list(range(self._reader.parts + 1)), of_pieces)
+        joined = self._described(self._bounds, [each for each, *_ in counts])
+        self.manifest = joined | {"pieces": pieces, "bounds": self._bounds}
+
+    def _described(self, bounds: list[int], counts: list[dict]) -> dict:
+        """The manifest of parts that have the old ones between ``bounds``."""
         old = self._reader.manifest
+        received = np.array([each["received"] for each in counts])
+        sent = received.sum(axis=0).tolist()
 
         def sums(values: list) -> list:
-            return [sum(values[begin:end]) for begin, end in pairwise(self._bounds)]
+            return [sum(values[begin:end]) for begin, end in pairwise(bounds)]
 
-        self.manifest = old | {
-            "parts": self.parts,
-            "ptr": self._ptr,
+        return old | {
+            "cut": "edge",
+            "parts": len(counts),
+            "ptr": [old["ptr"][each] for each in bounds],
             "halo_depth": 1,
             "shares": sums(old["shares"]),
             "masked": {name: sums(values) for name, values in old["masked"].items()},
-            "received_rows": [each["received"] for each in counts],
-            "per_part": [{name: each[name] for name in each if name != "received"} for each in counts],
+            "received_rows": received.tolist(),
+            "per_part": [
+                {name: each[name] for name in each if name != "received"} | {"sent": rows, "sent_by_hop": [rows]}
+                for each, rows in zip(counts, sent)
+            ],
             "hosts": {},
         }
 
 
-def merged_parts(directory, manifest: dict, ranks: int) -> MergedParts:
-    """The parts of an edge cut as one part for each rank; see :func:`dgl_gt.partition.shards.manifest.check_joined`."""
-    check_joined(directory, manifest, ranks)
+def _counted(rows: torch.Tensor, sources: torch.Tensor, begin: int, end: int, ptr: list[int], size_bytes: int) -> dict:
+    """The counts of the nodes from ``begin`` to ``end``, of whose in-edges both ends are given; ``ptr`` are the bounds of all."""
+    is_cut = (sources < begin) | (sources >= end)
+    halo = sources[is_cut].unique()
+    indices = torch.where(is_cut, end - begin + torch.searchsorted(halo, sources), sources - begin)
+    return {
+        "owned": end - begin,
+        "halo": len(halo),
+        "edges": len(rows),
+        "cut_edges": int(is_cut.sum()),
+        "near_edges": count_near((rows - begin).numpy(), indices.numpy()),
+        "halo_by_hop": [len(halo)],
+        "edges_by_hop": [len(rows)],
+        "sent_edges_by_hop": [0],
+        "bytes": size_bytes,
+        "received": torch.searchsorted(halo, torch.tensor(ptr)).diff().tolist(),
+    }
+
+
+def merged_parts(directory, manifest: dict, parts_per_rank: Sequence[int]) -> MergedParts:
+    """The parts of shards as one part for each rank; see :func:`dgl_gt.partition.shards.manifest.check_joined`."""
+    check_joined(directory, manifest, len(parts_per_rank))
     verify(directory, manifest)
-    return MergedParts(ShardReader(directory, manifest, "pt"), bounds_of_ranks(manifest["parts"], ranks))
+    return MergedParts(ShardReader(directory, manifest, "pt"), [0, *accumulate(parts_per_rank)])

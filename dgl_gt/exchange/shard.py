@@ -207,8 +207,8 @@ def read_shard(directory, part: int, depth: int = 1, manifest: dict | None = Non
 
 def make_shard(reader: Reader, part: int, depth: int = 1) -> Shard:
     """Return one part with ``depth`` hops of halo, from what a reader gives."""
-    rows = reader.rows(part, depth)
     with torch.device("cpu"):  # whatever torch's default device is
+        rows = reader.rows(part, depth)
         arrays = reader.structure(part, depth=depth)
         edges = arrays["indptr"][rows[1:] if reader.is_vertex_cut else rows[:-1]].tolist()
         node_data = reader.data(part, "node_data", rows=rows[0])

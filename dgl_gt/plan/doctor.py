@@ -14,11 +14,10 @@ import torch
 
 from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.load import load
-from dgl_gt.exchange.merged_parts import merged_parts
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.strategies import AUTO
 from dgl_gt.partition.shards.files import verify
-from dgl_gt.partition.shards.manifest import read_manifest
+from dgl_gt.partition.shards.manifest import check_joined, read_manifest
 from dgl_gt.partition.system.output_checks import check_target, free_disk_bytes
 from dgl_gt.partition.system.storage import Url, located
 from dgl_gt.partition.system.units import format_bytes
@@ -140,7 +139,8 @@ def _shards(comm: Comm, directory) -> dict[str, str]:
                 f"{directory} has {manifest['parts']} parts for {comm.world_size} ranks; start as many, or partition again"
             )
         if manifest["parts"] > comm.world_size:
-            merged_parts(directory, manifest, comm.world_size)
+            check_joined(directory, manifest, comm.world_size)
+            verify(directory, manifest)
         else:
             verify(directory, manifest, [comm.rank])
     except InputError as error:

@@ -187,7 +187,7 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
         check_files(directory, sg, config, factory)
     if config.task.reads_pairs:
         return
-    comm, figures = sg.comm, figures_with_pieces(directory, sg.manifest)
+    comm, figures = sg.comm, figures_with_pieces(sg.manifest)
     available = available_rank_memory(comm)
     keeps_samples = policy_of(config).edge_share < 1
     is_plain = factory is None and not config.task.edge_features and not keeps_samples
@@ -200,7 +200,7 @@ def check_memory(directory, sg: ShardedGraph, config: TrainConfig, factory: Mode
 
 def check_files(directory, sg: ShardedGraph, config: TrainConfig, factory: ModelFactory | None = None) -> None:
     """Refuse a run part by part whose files have no room, see :func:`.room.check_room`; every rank calls it."""
-    figures, stream = figures_with_pieces(directory, sg.manifest), sg.stream
+    figures, stream = figures_with_pieces(sg.manifest), sg.stream
     assert stream is not None and stream.directory is not None and isinstance(figures.features, int)
     rows, width = float((figures.owned + figures.copies_within(1)).sum()), max(config.model.hidden, figures.features)
     rough = 8 * rows * width * (config.model.layers + _SPACES)

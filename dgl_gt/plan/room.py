@@ -11,16 +11,17 @@ from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.shards.counts import read_figures
-from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.units import format_bytes
 
 from .streamed_trace import StreamedTrace
 
 
-def figures_with_pieces(directory, manifest: dict) -> Figures:
+def figures_with_pieces(manifest: dict) -> Figures:
     """The figures of a manifest, which may join parts of the shards for fewer ranks; those parts are their ``pieces``."""
-    figures, stored = read_figures(manifest), read_manifest(directory)
-    return figures if figures.parts == stored["parts"] else replace(figures, pieces=read_figures(stored))
+    figures = read_figures(manifest)
+    if "pieces" not in manifest:
+        return figures
+    return replace(figures, pieces=read_figures(manifest["pieces"]), bounds=manifest["bounds"])
 
 
 def check_room(trace: StreamedTrace, figures: Figures, sg: ShardedGraph) -> None:

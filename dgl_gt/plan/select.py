@@ -223,7 +223,7 @@ class Search:
         if self.bounds.min() < self.bounds.max():
             text = (
                 f"nothing fits ranks of {format_bytes(self.bounds.min())} to {most}: {least.title} comes nearest and "
-                f"{least.refused}; give ranks parts that match their memory (--target-weights), or use more ranks"
+                f"{least.refused}; give ranks parts that match their memory (--target-weights, or --parts-per-rank where they share parts), or use more ranks"
             )
         else:
             enough = -(-least.memory_bytes // 2**20)  # rounded up, so that it fits with the number that is printed

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dgl_gt.partition.figures.figures import Figures, bounds_of_ranks
+from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.strategies import counts_of_parts
 
 from .trace import Trace
@@ -43,9 +43,9 @@ class StreamedTrace(Trace):
 
     def _of_pieces(self, figures: Figures) -> list[np.ndarray]:
         """The counts of the pieces of each rank, (pieces, counts)."""
-        assert figures.pieces is not None
+        assert figures.pieces is not None and figures.bounds is not None
         counts = counts_of_parts(figures.pieces, self.counts)
-        return [counts[begin:end] for begin, end in pairwise(bounds_of_ranks(len(counts), figures.parts))]
+        return [counts[begin:end] for begin, end in pairwise(figures.bounds)]
 
     def runs(self, figures: Figures, start: int) -> np.ndarray | int:
         return np.array([len(each) for each in self._of_pieces(figures)]) if self._in_piece[start] else 1

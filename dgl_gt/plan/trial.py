@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
+from dgl_gt.comm.group import Comm
 from dgl_gt.exchange.load import load, read_parts
 from dgl_gt.exchange.sharded_graph import ShardedGraph
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.figures.figures import dealt_parts
 from dgl_gt.partition.figures.profile import DEFAULT, Profile
+from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.partition.system.allocator import memory_factor
 from dgl_gt.partition.system.child_process import run_forked
 from dgl_gt.partition.system.units import format_bytes
@@ -45,13 +50,14 @@ def load_fastest(
     timeout_s: float | None = None,
     factory: ModelFactory | None = None,
     spill: str | None = None,
+    parts_per_rank: Sequence[int] | None = None,
 ) -> tuple[ShardedGraph, TrainConfig, PlanOfRun]:
     """Load the cut with the strategy that trains this model fastest; every rank calls it with the same arguments.
 
     The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
     chosen if memory is short. With ``spill``, layers run part by part where nothing else fits. With the default
     profile, a rank may take its share of the memory that the machine has available. ``factory`` makes the model, by
-    default the model of the config. The other arguments are those of :func:`dgl_gt.plan.choose` and
+    default the model of the config. Where there are more parts than ranks, they are dealt by the ranks' speeds. The other arguments are those of :func:`dgl_gt.plan.choose` and
     :func:`dgl_gt.load`. Returns the graph, the config with the activation
     checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was tried.
     """
@@ -67,9 +73,12 @@ def load_fastest(
         config = with_measured_precision(sg, config)
         if sg.device.type == "cpu":
             profile = msgspec.structs.replace(profile, memory_factor=memory_factor())
-        candidates, plan = _plan(sg, directories, config, profile, rank_memory, max_depth, factory, spill)
+        if parts_per_rank is None:
+            parts_per_rank = _dealt(comm, directories[0], profile)
+        bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
+        candidates, plan = _plan(sg, directories, config, profile, bounds, factory, spill, parts_per_rank)
     del sg
-    options["spill"] = spill
+    options |= {"spill": spill, "parts_per_rank": parts_per_rank}
     trials = [_run_trial(each, config, options, factory) for each in candidates]
     fastest = min(range(len(trials)), key=lambda number: trials[number].measured_seconds)
     chosen = candidates[comm.broadcast_object(fastest)]
@@ -82,8 +91,22 @@ def load_fastest(
     )
 
 
+def _dealt(comm: Comm, directory, profile: Profile) -> list[int] | None:
+    """How many parts each rank takes where there are more and the ranks of rank 0's profile differ; else None."""
+    manifest = read_manifest(directory)
+    weights = profile.unequal_weights() if manifest["parts"] > comm.world_size == profile.ranks else None
+    return comm.broadcast_object(None if weights is None else dealt_parts(np.array(manifest["shares"]), weights))
+
+
 def _plan(
-    sg: ShardedGraph, directories: list, config: TrainConfig, profile: Profile, rank_memory, max_depth, factory, spill
+    sg: ShardedGraph,
+    directories: list,
+    config: TrainConfig,
+    profile: Profile,
+    bounds: dict,
+    factory,
+    spill,
+    parts_per_rank,
 ):
     """The candidates to try, and the plan as a dict.
 
@@ -91,15 +114,14 @@ def _plan(
     differently, and ranks that try different candidates would wait for each other forever.
     """
     comm = sg.comm
-    cuts = [(str(each), figures_with_pieces(each, read_parts(each, comm)[0])) for each in directories]
+    cuts = [(str(each), figures_with_pieces(read_parts(each, comm, parts_per_rank)[0])) for each in directories]
     classes = read_task(sg, config).sizes["out_dim"]
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
-    if rank_memory is None and profile.name == DEFAULT:
-        rank_memory = available
+    if bounds["rank_memory"] is None and profile.name == DEFAULT:
+        bounds = bounds | {"rank_memory": available}
 
     def make_plan():
         traces = tracer_of(config, cuts[0][1].features, classes, factory)
-        bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
         try:
             plan = choose(cuts, traces, profile, **bounds, spill=spill is not None)
         except NothingFits as error:

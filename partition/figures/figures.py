@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,9 +74,19 @@ class TypedCounts:
         return TypedCounts(nodes, edges, sources[None], sources, 0 * sources, self.whole_sources)
 
 
-def bounds_of_ranks(parts: int, ranks: int) -> list[int]:
-    """The first part of each rank where ranks share parts that are neighbours in their order, and the number of parts."""
-    return [parts * rank // ranks for rank in range(ranks + 1)]
+def dealt_parts(shares: np.ndarray, speeds: Sequence[float]) -> list[int]:
+    """How many parts, neighbours in their order, each rank takes: at least one, and a share of the load by its speed.
+
+    ``shares`` are the parts' own of the load, (P,), and ``speeds`` relative to each other, (R,).
+    """
+    parts, ranks = len(shares), len(speeds)
+    ends = np.append(0, np.cumsum(shares)) / np.sum(shares)
+    wanted = np.cumsum(speeds)[:-1] / np.sum(speeds)
+    bounds = [0]
+    for rank, share in enumerate(wanted, 1):
+        nearest = int(np.abs(ends - share).argmin())
+        bounds.append(min(max(nearest, bounds[-1] + 1), parts - (ranks - rank)))
+    return np.diff([*bounds, parts]).tolist()
 
 
 def host_sizes(parts: int) -> list[int]:
@@ -134,6 +145,8 @@ class Figures:
         Counts by type; given with a schema.
     pieces : Figures, optional
         Those of more parts, several of which make up each part here, one after the other: see :meth:`on_ranks`.
+    bounds : list of int, optional
+        The first of these pieces in each part, and the number of all.
     """
 
     cut: str
@@ -156,6 +169,7 @@ class Figures:
     schema: Schema | None = None
     typed: TypedCounts | None = None
     pieces: Figures | None = None
+    bounds: list[int] | None = None
 
     def __post_init__(self):
         parts = (len(self.owned),)
@@ -258,11 +272,12 @@ class Figures:
                 f"{format_count(ranks, 'rank')} cannot take {format_count(self.parts, 'part')} evenly; choose a number of ranks that "
                 "divides the parts"
             )
-        if ranks == self.parts:
-            return replace(self, pieces=self)
-        if ranks == 1:
-            return replace(self.in_one_part(), pieces=self)
         per_rank = self.parts // ranks
+        pieces = {"pieces": self, "bounds": list(range(0, self.parts + 1, per_rank))}
+        if ranks == self.parts:
+            return replace(self, **pieces)
+        if ranks == 1:
+            return replace(self.in_one_part(), **pieces)
         host = self.hosts[per_rank]
 
         def sums(counts: np.ndarray) -> np.ndarray:
@@ -283,7 +298,7 @@ class Figures:
             hosts={size: self.hosts[size * per_rank] for size in host_sizes(ranks)},
             masked={name: sums(column) for name, column in self.masked.items()},
             **dict.fromkeys(("returned", "returns", "returned_edges"), none[:, 0]),
-            pieces=self,
+            **pieces,
         )
 
     def in_one_part(self) -> Figures:
@@ -293,6 +308,7 @@ class Figures:
             self,
             cut="edge",
             pieces=None,
+            bounds=None,
             shares=np.ones(1),
             owned=one * self.owned.sum(),
             edges_by_hop=one[:, None] * self.edges.sum(),

@@ -130,10 +130,9 @@ def _check(manifest: dict) -> None:
 
 def check_joined(directory, manifest: dict, ranks: int) -> None:
     """Raise :class:`InputError` where the parts of shards cannot be joined for fewer ranks."""
-    why = "is a vertex cut" if manifest["cut"] == "vertex" else "has several types" if manifest["schema"] else ""
-    if why:
+    if manifest["schema"]:
         raise InputError(
-            f"{directory} {why}, whose parts cannot share a rank, and the number of ranks is {ranks}; start "
+            f"{directory} has several types, whose parts cannot share a rank, and the number of ranks is {ranks}; start "
             f"{manifest['parts']}, one for each part, or partition again"
         )
 

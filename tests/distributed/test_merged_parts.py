@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from typed import typed_graph
+from unequal_ranks import profile_of
 
 import dgl_gt
 from dgl_gt.partition import InputError, from_edges, partition, read_figures, read_manifest
+from dgl_gt.partition.figures.figures import dealt_parts
+from dgl_gt.plan.trial import load_fastest
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
 
@@ -32,6 +36,7 @@ def shards(graph, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
     for parts in (1, PARTS):
         partition(graph, parts, folder / str(parts), link_split="0.6,0.2,0.2")
+    partition(graph, PARTS, folder / "vertex", cut="vertex", link_split="0.6,0.2,0.2")
     return folder
 
 
@@ -65,8 +70,18 @@ def test_fewer_ranks_give_the_same_numbers(shards, ranks, more):
                 np.testing.assert_allclose(mine, theirs, rtol=1e-9)
 
 
-def described(rank, path):
-    sg = dgl_gt.load(path)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_parts_of_a_vertex_cut_become_those_of_an_edge_cut(shards, ranks):
+    settings = SETTINGS | {"edge_features": "weight"}
+    (expected,) = run_ranks(1, trained, shards / "1", settings, [None])[0]
+    for results in run_ranks(ranks, trained, shards / "vertex", settings, [None] + ["ring"] * (ranks > 1)):
+        for found in results:
+            for mine, theirs in zip(found, expected, strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=1e-9)
+
+
+def described(rank, path, parts_per_rank=None):
+    sg = dgl_gt.load(path, parts_per_rank=parts_per_rank)
     held = sg.srcdata["feat"]
     torch.testing.assert_close(sg.pull(sg.ndata["feat"]), held)
     whole = sg.gather(sg.ndata["feat"])
@@ -86,8 +101,50 @@ def test_figures_are_those_of_parts_on_hosts(shards, graph):
     assert not set(results[0][4]) & set(results[1][4])
 
 
-@pytest.mark.parametrize("options", [{"cut": "vertex"}], ids=["vertex cut"])
-def test_what_cannot_be_joined(graph, tmp_path, options):
-    partition(graph, 3, tmp_path / "shards", **options)
+@pytest.mark.parametrize("name", [str(PARTS), "vertex"])
+def test_as_many_parts_as_asked_for(shards, graph, name):
+    """Every node and edge is on one rank, its edges with the destination, and rows arrive where the figures say."""
+    stored, results = read_figures(read_manifest(shards / name)), run_ranks(2, described, shards / name, [3, 1])
+    assert results[0][1].owned.tolist() == [stored.owned[:3].sum(), stored.owned[3]]
+    for _ptr, figures, whole, _edges, _ids in results:
+        assert figures.edges.sum() == stored.edges.sum() and figures.cut == "edge"
+        np.testing.assert_array_equal(whole, graph.node_data["feat"])
+    ids = results[0][4] + results[1][4]
+    assert len(ids) == len(set(ids)) == stored.edges.sum()
+
+
+@pytest.mark.parametrize(
+    ("shares", "speeds", "dealt"),
+    [
+        ([0.25] * 4, [1, 1], [2, 2]),
+        ([0.25] * 4, [3, 1], [3, 1]),
+        ([0.25] * 4, [1000, 1, 1], [2, 1, 1]),
+        ([0.25] * 4, [1, 1, 1000], [1, 1, 2]),
+        ([0.7, 0.1, 0.1, 0.1], [1, 1], [1, 3]),
+        ([0.2] * 5, [1], [5]),
+    ],
+)
+def test_parts_are_dealt_by_speed(shares, speeds, dealt):
+    assert dealt_parts(np.array(shares), speeds) == dealt
+
+
+def test_what_cannot_be_joined(shards, tmp_path):
+    partition(typed_graph(), 3, tmp_path / "shards")
     with pytest.raises(InputError, match="start 3"):
         dgl_gt.load(tmp_path / "shards")
+    for dealt in ([PARTS, 0], [3], 4, ["4"]):
+        with pytest.raises(InputError, match="--parts-per-rank"):
+            dgl_gt.load(shards / "4", parts_per_rank=dealt)
+    with pytest.raises(InputError, match="strategy is mirror"):
+        dgl_gt.load(shards / "vertex", "mirror")
+
+
+def loaded_by_speed(rank, path, profile):
+    sg, _, plan = load_fastest([path], read_config(**SETTINGS), profile)
+    return sg.manifest["bounds"], plan.choice.parts
+
+
+def test_a_slow_rank_takes_fewer_parts(shards):
+    """Rank 0 has a third of the speed of rank 1."""
+    profile = profile_of([1.0, 3.0])
+    assert run_ranks(2, loaded_by_speed, shards / str(PARTS), profile) == [([0, 1, PARTS], PARTS)] * 2

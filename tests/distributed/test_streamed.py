@@ -57,9 +57,19 @@ def test_a_run_is_that_of_one_process(shards, tmp_path, ranks, more):  # noqa: F
             np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-11)
 
 
-def gradients(rank, path, spill):
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("more", [{}, {"edge_features": "weight"}, {"task": "link_prediction"}])
+def test_a_vertex_cut(shards, tmp_path, ranks, more):  # noqa: F811
+    settings = SETTINGS | more
+    (expected,) = run_ranks(1, trained, shards / "1", settings, None)
+    for found in run_ranks(ranks, trained, shards / "vertex", settings, str(tmp_path)):
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-11)
+
+
+def gradients(rank, path, spill, parts_per_rank=None):
     torch.set_default_dtype(torch.float64)
-    sg = dgl_gt.load(path, spill=spill)
+    sg = dgl_gt.load(path, spill=spill, parts_per_rank=parts_per_rank)
     torch.manual_seed(0)
     model = GraphTransformer(5, 12, 3, layers=3, heads=2, dropout=0.3, attention_dropout=0.3)
     set_dropout_step(model, 0, 0)
@@ -73,10 +83,11 @@ def gradients(rank, path, spill):
     return [each.numpy() for each in (*whole, *(parameter.grad for parameter in model.parameters()))]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_every_gradient(shards, tmp_path, ranks):  # noqa: F811
+@pytest.mark.parametrize("name", [str(PARTS), "vertex"])
+@pytest.mark.parametrize("dealt", [[4], [3, 1], [1, 2, 1]])
+def test_every_gradient(shards, tmp_path, name, dealt):  # noqa: F811
     (expected,) = run_ranks(1, gradients, shards / "1", None)
-    for found in run_ranks(ranks, gradients, shards / str(PARTS), str(tmp_path)):
+    for found in run_ranks(len(dealt), gradients, shards / name, str(tmp_path), dealt):
         for mine, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-9 * max(1, np.linalg.norm(theirs)))
 

@@ -63,11 +63,11 @@ class Step:
         self.optimizer.step()
 
 
-def measured(rank, path, spill, spill_dtype):
+def measured(rank, path, spill, spill_dtype, dealt=None):
     """Of each way: peak bytes, the lowest of three, bytes read and written in a step, of files, and sent."""
     results = []
     for way in WAYS:
-        sg = dgl_gt.load(path, spill=spill, spill_dtype=spill_dtype)
+        sg = dgl_gt.load(path, spill=spill, spill_dtype=spill_dtype, parts_per_rank=dealt)
         step = Step(sg, way)
         step()
         stream, sent = sg.stream, sg.comm.sent_bytes
@@ -75,7 +75,7 @@ def measured(rank, path, spill, spill_dtype):
         peaks = [step_peak_bytes(sg, step.network, sg.ndata["feat"], step) for _ in range(3)]
         copied = [(stream.read_bytes - read) // 3, (stream.written_bytes - written) // 3]
         results.append((min(peaks), *copied, stream.file_bytes, (sg.comm.sent_bytes - sent) // 3))
-    return results, figures_with_pieces(path, sg.manifest)
+    return results, figures_with_pieces(sg.manifest)
 
 
 CASES = [slow(PARTS, 1, "fp32"), (PARTS, 2, "bf16"), slow(PARTS, 3, "fp32"), slow(2, 2, "fp32"), (1, 1, "fp32")]
@@ -84,8 +84,18 @@ CASES = [slow(PARTS, 1, "fp32"), (PARTS, 2, "bf16"), slow(PARTS, 3, "fp32"), slo
 @pytest.mark.parametrize(("parts", "ranks", "spill_dtype"), CASES)
 def test_memory_within_ten_percent_and_bytes_exact(tmp_path, parts, ranks, spill_dtype):
     partition(graph(), parts, tmp_path / "shards")
+    check_predictions(tmp_path, ranks, spill_dtype)
+
+
+def test_predictions_of_a_vertex_cut_that_ranks_share_unevenly(tmp_path):
+    partition(graph(), PARTS, tmp_path / "shards", cut="vertex")
+    figures = check_predictions(tmp_path, 2, "fp32", [6, 2])
+    assert figures.bounds == [0, 6, 8] and figures.owned[0] > 2 * figures.owned[1]
+
+
+def check_predictions(tmp_path, ranks, spill_dtype, dealt=None):
     (tmp_path / "spill").mkdir()
-    found = run_ranks(ranks, measured, tmp_path / "shards", str(tmp_path / "spill"), spill_dtype)
+    found = run_ranks(ranks, measured, tmp_path / "shards", str(tmp_path / "spill"), spill_dtype, dealt)
     figures = found[0][1].with_pieces
     for number, way in enumerate(WAYS):
         trace = Tracer(partial(Step, way=way)).streamed(figures, SPILL_DTYPES[spill_dtype])
@@ -94,6 +104,7 @@ def test_memory_within_ten_percent_and_bytes_exact(tmp_path, parts, ranks, spill
         assert trace.file_bytes(figures).tolist() == files.tolist(), way
         assert trace.sent_bytes(figures) == sent.sum(), way
         np.testing.assert_allclose(trace.peak_bytes(figures), peaks, rtol=0.1, err_msg=way)
+    return figures
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
