@@ -6,6 +6,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from weakref import WeakSet
@@ -24,6 +25,7 @@ from .shard import Shard
 
 SPILL_DTYPES = {"fp32": None, "bf16": torch.bfloat16}  # of float32 rows in files; None keeps them
 _AT_ONCE = 2**14  # rows of others that are copied before the system takes their pages back
+_AHEAD_BYTES = 2**21  # that the system is asked to read at a time: it takes a part of larger requests only
 
 
 class SpilledRows:
@@ -66,6 +68,12 @@ class SpilledRows:
         """Let the system take the memory of the rows; the file keeps them."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
+    def place(self, rows: slice) -> tuple[int, int, int]:
+        """A descriptor of the file, which the caller closes, and where in it rows begin and end (bytes)."""
+        assert self._file is not None
+        width = self.rows.shape[1] * self.rows.itemsize
+        return os.dup(self._file.fileno()), rows.start * width, rows.stop * width
+
     def forget(self) -> None:
         """Write all rows to the disk, and let the system forget its own copies, too."""
         assert self._file is not None
@@ -105,7 +113,8 @@ def _sums_over_nodes() -> InputError:
 class Stream:
     """The pieces of one rank's part of an edge cut, between ``ends``, and how they get rows of others.
 
-    Rows of files are in memory only while they are copied.
+    Rows of files are in memory only while they are copied. While a piece computes, a thread has the system read the rows
+    of the next one, and the system writes to the disk when it likes.
 
     Attributes
     ----------
@@ -144,6 +153,7 @@ class Stream:
         self._others: dict[int, Tensor] = {}
         self._pieces: dict[int, Piece] = {}
         self._free: list[SpilledRows] = []
+        self._reading = ThreadPoolExecutor(1)
         self.spaces: WeakSet[SpilledRows] = WeakSet()
 
     @contextmanager
@@ -235,11 +245,17 @@ class Stream:
                 space.release()
             self._count(copies.nbytes + arrived.nbytes, arrived.nbytes)
 
+    def _read_ahead(self, space: SpilledRows, number: int) -> None:
+        """Begin to read the rows of a piece, if there is one."""
+        if self.directory is not None and number < len(self.rows):
+            self._reading.submit(_read_ahead, *space.place(self.rows[number]))
+
     def read(self, space: SpilledRows, number: int) -> Tensor:
         """Return the rows of a piece, (rows, C)."""
         with self._copying("read"):
             rows = space.rows[self.rows[number]].to(space.dtype, copy=True)
             space.release()
+        self._read_ahead(space, number + 1)
         self._count(rows.numel() * space.rows.itemsize)
         return rows
 
@@ -258,6 +274,7 @@ class Stream:
                 else:
                     into.copy_(space.rows[some])
                 space.release()  # pages of other rows come along, so that they would soon be the whole file
+        self._read_ahead(space, number + 1)
         self._count(rows.numel() * space.rows.itemsize)
         return rows
 
@@ -286,7 +303,15 @@ class Stream:
             for each, some in zip(gradient[count:].split(_AT_ONCE), self._others[number].split(_AT_ONCE)):
                 space.rows.index_add_(0, some, each)
                 space.release()
+        self._read_ahead(space, number + 1)
         self._count(gradient.nbytes, gradient.nbytes)
+
+
+def _read_ahead(descriptor: int, begin: int, end: int) -> None:
+    """Have the system read a range of a file that it does not hold; this waits where the disk is slow."""
+    for at in range(begin, end, _AHEAD_BYTES):
+        os.posix_fadvise(descriptor, at, min(_AHEAD_BYTES, end - at), os.POSIX_FADV_WILLNEED)
+    os.close(descriptor)
 
 
 def make_stream(

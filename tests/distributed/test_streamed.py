@@ -1,7 +1,10 @@
 """Layers that run part by part, with rows between them in files: losses, gradients and predictions of one process."""
 
+import ctypes
 import json
+import mmap
 import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -152,6 +155,32 @@ def test_what_happens_between_forward_and_backward(shards, tmp_path):  # noqa: F
         model.output.weight.add_(1)
     with pytest.raises(RuntimeError, match="in place"):
         out.sum().backward()
+
+
+def resident(space):
+    """Which pages of a file the system has in memory, as its map shows them."""
+    pages = (ctypes.c_ubyte * -(-space.rows.nbytes // mmap.PAGESIZE))()
+    address, size = ctypes.c_void_p(space.rows.data_ptr()), ctypes.c_size_t(space.rows.nbytes)
+    assert ctypes.CDLL(None).mincore(address, size, pages) == 0
+    return np.array(pages) & 1
+
+
+def test_the_next_part_is_read_while_one_computes(shards, tmp_path):  # noqa: F811
+    stream = dgl_gt.load(shards / str(PARTS), spill=tmp_path).stream
+    space = stream.take(2**18, torch.float32)  # each part has rows of 20 MiB
+    space.rows.fill_(1)
+    space.forget()
+    if resident(space).any():
+        pytest.skip(f"{tmp_path} is kept in memory")
+    stream.read(space, 0)
+    stream._reading.shutdown()
+    row_pages = space.rows.shape[1] * 4 // mmap.PAGESIZE
+    for _ in range(1000):  # the disk may still be at work
+        held = [resident(space)[each.start * row_pages : each.stop * row_pages].mean() for each in stream.rows]
+        if held[1] == 1:
+            break
+        time.sleep(0.01)
+    assert held[:2] == [1, 1] and held[2] < 0.5 and held[3] == 0
 
 
 def wrong_on_ranks(rank, path, spill):
