@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dgl_gt.partition.errors import import_optional
-from dgl_gt.run_files.search_files import TrialLine, drop_torn_end
+from dgl_gt.run_files.search_files import TrialLine, drop_torn_end, ranked
 
 from .recipes import Choice, Number
 
 _NAME = "dgl-gt"
 _FEWEST_FOR_IMPORTANCE = 6
+_SLOWER_TRIALS, _SLOWER = 2, 3  # of the best middles: again, with a third of the learning rate and the most epochs
 Space = Mapping[str, Choice | Number]
 
 
@@ -27,7 +28,7 @@ class Proposal(NamedTuple):
     number: int
     model: str
     values: dict[str, Any]
-    is_middle: bool
+    is_first: bool  # a middle, or its slower form: the sampler had no say
 
 
 class _NoLock:
@@ -50,7 +51,7 @@ class Proposals:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-        self._spaces, self._seed, self._lag = spaces, seed, lag
+        self._spaces, self._seed, self._lag, self._lower_is_better = spaces, seed, lag, lower_is_better
         drop_torn_end(path)
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))
         direction = "minimize" if lower_is_better else "maximize"
@@ -60,7 +61,7 @@ class Proposals:
         self._told = 0
         middles = [self._middle(name) for name in spaces]
         for each in middles[len(self._study.trials) :]:
-            self._study.enqueue_trial(each, user_attrs={"is_middle": True})
+            self._study.enqueue_trial(each, user_attrs={"is_first": True})
 
     def _sampler(self, number: int):
         return self._optuna.samplers.TPESampler(
@@ -94,8 +95,22 @@ class Proposals:
             if trials[past].state.name == "RUNNING":
                 self._tell(trials[past], results[past])
         self._told = max(self._told, len(due))
+        if len(due) == len(self._spaces):
+            for each in self._slower(results)[len(trials) - number :]:  # a search that was killed here has the rest
+                self._study.enqueue_trial(each, user_attrs={"is_first": True})
         self._study.sampler = self._sampler(number)
         return self._proposed(self._study.ask())
+
+    def _slower(self, results: Mapping[int, TrialLine]) -> list[dict[str, Any]]:
+        """The best middles with a lower learning rate and more epochs, which published settings have and first runs need not."""
+        found = []
+        for each in ranked([results[number] for number in range(len(self._spaces))], self._lower_is_better):
+            space = self._spaces[each.model]
+            lr, epochs = space.get("lr"), space.get("epochs")
+            if isinstance(lr, Number) and isinstance(epochs, Choice):
+                values = each.settings | {"lr": max(lr.least, lr.middle / _SLOWER), "epochs": epochs.values[-1]}
+                found.append({"model": each.model} | {f"{each.model}.{key}": value for key, value in values.items()})
+        return found[:_SLOWER_TRIALS]
 
     def _proposed(self, trial) -> Proposal:
         """A trial with values for all of its space."""
@@ -110,7 +125,7 @@ class Proposals:
                 trial.suggest_float(key, each.least, each.most, log=each.log)
         values = {name: trial.params[f"{model}.{name}"] for name in self._spaces[model]}
         values = {name: _short(each) if isinstance(each, float) else each for name, each in values.items()}
-        return Proposal(trial.number, model, values, bool(trial.user_attrs.get("is_middle")))
+        return Proposal(trial.number, model, values, bool(trial.user_attrs.get("is_first")))
 
     def _tell(self, trial, result: TrialLine) -> None:
         """Tell a result: a trial that did not end by itself is worse than all that did, and better the longer it ran."""

@@ -97,7 +97,7 @@ class Search:
         return Job(
             found.number,
             fixed_settings(found.model) | found.values | self._record.given,
-            self.epochs_of(found.model),
+            found.values.get("epochs", self.epochs_of(found.model)),
             clock.at(LAST_TRIAL_SHARE * clock.budget_s),
             LONGEST_SHARE * self._record.budget_s,
             tuple(self._bar(rung, found) for rung in range(len(RUNGS))),
@@ -108,9 +108,10 @@ class Search:
         """What a trial must reach at a rung: a place among the best third of those that are at least the lag before it.
 
         It may miss it by what the number of validation rows leaves to chance, one standard error of a share. Some models learn
-        slowly at first: the first rung compares trials of one recipe, and its middle has time until the second.
+        slowly at first: the first rung compares trials of one recipe, and its middle, or this in its slower form, has time until the
+        second.
         """
-        if trial.is_middle and not rung:
+        if trial.is_first and not rung:
             return None
         known = range(trial.number - self._lag + 1)
         there = [self.results[each] for each in known if len(self.results[each].rungs) > rung]

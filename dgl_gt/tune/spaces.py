@@ -61,7 +61,7 @@ def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> 
         )
     if recipe.encodings and recipe.encodings not in manifest["encodings"]:
         raise InputError(f"it reads the encoding {recipe.encodings}; partition with --encode {recipe.encodings}=...")
-    space = dict(recipe.space)
+    space = recipe.space | {"epochs": Choice((recipe.epochs, 2 * recipe.epochs), recipe.epochs)}
     task = TrainConfig().changed(**given).task
     space |= OF_TASKS.get(task.kind, {})
     if not is_typed:

@@ -16,7 +16,7 @@ from dgl_gt.tune.search import Clock, Search, check_found
 pytest.importorskip("optuna")
 
 SPACES = {
-    "gcn": {"layers": Number(1, 4, 2), "lr": Number(1e-3, 1e-1, 1e-2, log=True)},
+    "gcn": {"layers": Number(1, 4, 2), "lr": Number(1e-3, 1e-1, 1e-2, log=True), "epochs": Choice((100, 200), 100)},
     "mlp": {"hidden": Choice((16, 32), 16), "dropout": Number(0.0, 0.5, 0.2)},
 }
 
@@ -110,9 +110,20 @@ def shown(search):
 def test_the_middles_come_first_and_the_best_region_is_found(tmp_path):
     search = tried(tmp_path / "a", FakeCrew(jobs=1), jobs=1, most_trials=30)
     assert [search.results[n].model for n in (0, 1)] == ["gcn", "mlp"]
-    assert search.results[0].settings == {"layers": 2, "lr": 0.01}
+    assert search.results[0].settings == {"layers": 2, "lr": 0.01, "epochs": 100}
     best = max(search.results.values(), key=lambda each: each.value)
     assert best.model == "gcn" and best.settings["layers"] == 4
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_best_middles_run_again_with_smaller_steps(tmp_path, jobs):
+    """As soon as all middles have ended, which several trials at once see later; a recipe without steps has no such run."""
+    crew = FakeCrew(jobs=jobs)
+    search = tried(tmp_path / "a", crew, jobs=jobs)
+    slower = search.results[2 if jobs == 1 else 5]
+    assert (slower.model, slower.settings) == ("gcn", {"layers": 2, "lr": 0.00333, "epochs": 200})
+    job = next(each for each in crew.jobs if each.number == slower.number)
+    assert job.epochs == 200 and job.bars[0] is None
 
 
 @pytest.mark.parametrize("order", [1, 2])
