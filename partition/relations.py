@@ -151,7 +151,7 @@ def _joined(pieces: list[tuple[np.ndarray, int]], dtype: np.dtype) -> np.ndarray
         for piece, begin in pieces
         for start in range(0, len(piece), _AT_ONCE)
     )
-    if not any(is_mapped(piece) for piece, _ in pieces):
+    if not any(len(piece) and is_mapped(piece) for piece, _ in pieces):
         return np.concatenate([np.zeros(0, dtype), *(ids for ids, _ in blocks)])
     with temporary_space() as folder, tempfile.TemporaryFile(dir=folder) as file:
         for ids, piece in blocks:

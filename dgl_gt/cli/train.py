@@ -63,7 +63,7 @@ def add_commands(commands) -> None:
     add_selection_options(auto)
     text = (
         "parts that each rank takes, which with --spill run one after the other: a number, or one for each rank, such as 6,2 "
-        "(default: parts / ranks, or by the speeds of --profile)"
+        "(default: nearly equal loads; with --strategy auto by the speeds of --profile)"
     )
     command.add_argument("--parts-per-rank", type=positive_integers, metavar="K[,...]", help=text)
     add_config(command)
@@ -131,7 +131,7 @@ def _train(args):
         lambda: _train_rank(args, config, profile),
         _ranks_of(args),
         args.timeout,
-        choice=None if profile else config.exchange.choice,
+        choice=None if profile or args.spill else config.exchange.choice,
         allocator=args.allocator,
         keep_memory=args.rank_memory is None,
         gives_back=args.spill is not None,
@@ -145,7 +145,7 @@ def _ranks_of(args) -> int | None:
     if (given := args.parts_per_rank) is None:
         return args.nproc
     parts, started = read_manifest(args.directory)["parts"], os.environ.get("WORLD_SIZE", "") if is_rank() else ""
-    ranks = args.nproc or (int(started) if started.isdecimal() else len(given) if given[1:] else parts // given[0])
+    ranks = args.nproc or (int(started) if started.isdecimal() else len(given) if given[1:] else -(-parts // given[0]))
     args.parts_per_rank = given if given[1:] else given * ranks
     if len(args.parts_per_rank) != ranks or sum(args.parts_per_rank) != parts:
         raise InputError(
@@ -270,7 +270,8 @@ def _train_rank(args, config, profile: Profile | None):
             config = with_earlier_precision(comm, config, args.out)
     sg, config, plan = _load(args, config, profile, factory)
     strategy, depth = config.exchange.choice
-    also = [load(each, strategy, depth, sg.comm, overlap=args.overlap, **spill_options(args)) for each in args.shards]
+    options = {"overlap": args.overlap, "parts_per_rank": args.parts_per_rank, **spill_options(args)}
+    also = [load(each, strategy, depth, sg.comm, **options) for each in args.shards]
     if not plan:  # with --strategy auto, what does not fit was not chosen
         with sg.comm.together():
             config = with_measured_precision(sg, config)

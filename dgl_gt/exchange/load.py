@@ -75,7 +75,7 @@ def load(
     depth : int
         Number of layers between exchanges, for ``halo`` on shards that hold as many hops of halo.
     group : torch.distributed.ProcessGroup or Comm, optional
-        A group of as many ranks as there are parts; by default all ranks. One part needs no torch.distributed. The ``comm``
+        A group of at most as many ranks as there are parts; by default all ranks. One part needs no torch.distributed. The ``comm``
         of another graph makes both count together; then its timeout and checks hold.
     device : torch.device or str, optional
         Device of the tensors; by default that of the group: the current GPU with nccl, else the CPU.
@@ -149,7 +149,7 @@ def read_parts(
         dealt = dealt_parts(np.array(manifest["shares"]), [1] * comm.world_size)
         if parts_per_rank is not None:
             dealt = _checked_dealing(parts_per_rank, parts, comm.world_size)
-        joins = parts > comm.world_size or (spills and manifest["cut"] == "vertex")
+        joins = parts > comm.world_size or (spills and manifest["cut"] == "vertex" and not manifest["schema"])
         merged = merged_parts(directory, manifest, dealt) if joins else None
     comm.check_agreement({"shards": manifest["checksum"], "parts_per_rank": dealt})
     if merged is None:
@@ -185,9 +185,10 @@ def _load(
             )
         if merged and isinstance(depth, int) and depth > 1:
             stored = read_manifest(directory)["parts"]
+            more_ranks = "" if merged.was_vertex_cut else f", or start {stored} ranks"
             raise InputError(
                 f"depth is {depth}, and the number of ranks is {comm.world_size}, which share the {stored} parts of {directory} and "
-                f"exchange before every layer; use depth 1, or start {stored} ranks"
+                f"exchange before every layer; use depth 1{more_ranks}"
             )
         rules = strategy_for(read_figures(manifest), strategy, depth, directory)
         device = comm.device if device is None else checked_device(device)

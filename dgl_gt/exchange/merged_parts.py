@@ -48,11 +48,6 @@ class MergedParts:
             places[node_ids[: end - begin]] = torch.arange(begin, end)
         return places
 
-    @cached_property
-    def _user_ids(self) -> torch.Tensor:
-        """The user's id of each node, in the order of parts."""
-        return torch.empty_like(self._places).index_copy_(0, self._places, torch.arange(len(self._places)))
-
     def _merged(self, part: int) -> dict[str, torch.Tensor]:
         if part not in self._made:
             self._made[part] = self._merge(part)
@@ -76,6 +71,7 @@ class MergedParts:
             sources = torch.cat([self._places[each["node_ids"]][each["indices"].long()] for each in inside])
             sent = [self._needed_by(other, part, inside) for other in range(self.parts)]
             edge_ids = torch.cat([each["edge_ids"] for each in inside])
+        user_ids = torch.empty_like(self._places).index_copy_(0, self._places, torch.arange(len(self._places)))
         is_remote = (sources < first) | (sources >= last)
         halo = sources[is_remote].unique()
         indices = torch.where(is_remote, last - first + torch.searchsorted(halo, sources), sources - first)
@@ -83,7 +79,7 @@ class MergedParts:
             "indptr": torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),
             "indices": indices.to(torch.int32 if len(self._places) < 2**31 else torch.int64),
             "edge_ids": edge_ids,
-            "node_ids": torch.cat([self._user_ids[first:last], self._user_ids[halo]]),
+            "node_ids": user_ids[torch.cat([torch.arange(first, last), halo])],
             "send_rows": torch.cat(sent),
             "send_ptr": torch.tensor([0, *(len(each) for each in sent)]).cumsum(0),
             "recv_ptr": torch.searchsorted(halo, torch.tensor(self._ptr)),

@@ -21,7 +21,7 @@ class OwnedEdges:
     chosen : list of Tensor
         Of the edges of each part of the vertex cut, those that are here.
     order : Tensor, int64, (E_owned,)
-        Which of these, one part after the other, each edge is.
+        The position of each edge among those that were chosen, one part after the other.
     sent : list of Tensor
         The rows of the range that edges of each rank read, in ascending order; none for the rank itself.
     """

@@ -113,8 +113,8 @@ def _sums_over_nodes() -> InputError:
 class Stream:
     """The pieces of one rank's part of an edge cut, between ``ends``, and how they get rows of others.
 
-    Rows of files are in memory only while they are copied. While a piece computes, a thread has the system read the rows
-    of the next one, and the system writes to the disk when it likes.
+    Rows of files are in memory only while they are copied. While a piece computes, a thread has the system read the next
+    piece's rows ahead; the system decides when to write.
 
     Attributes
     ----------
@@ -324,8 +324,8 @@ def make_stream(
 ) -> Stream:
     """Make the stream of a shard; :class:`InputError` where layers cannot run part by part."""
     why = ""
-    if shard.schema is not None or shard.has_mirrors:
-        why = "the shards have several types" if shard.schema is not None else "the shards are a vertex cut"
+    if shard.schema is not None:
+        why = "the shards have several types"
     elif shard.depth > 1:
         why = f"depth is {shard.depth}"
     elif rules.name not in ("local", "halo_h"):
@@ -334,7 +334,7 @@ def make_stream(
         why = f"the device is {shard.node_ids.device}"
     if why:
         raise InputError(
-            f"spill is {directory}, and {why}; layers run part by part on an edge cut with one type of nodes, on a CPU, with the "
+            f"spill is {directory}, and {why}; layers run part by part on shards with one type of nodes, on a CPU, with the "
             "strategy halo and the depth 1"
         )
     SpilledRows(directory, (1,), torch.uint8)  # so that a directory that cannot be written is told now

@@ -233,6 +233,8 @@ def _needed_bytes(traces, figures: Figures, sg: ShardedGraph, config: TrainConfi
     """What a step takes on this rank; None for a step that cannot be traced, such as one that reads its data."""
     strategy, mode, policy = sg.strategy, config.activation_checkpoint, policy_of(config)
     is_exact = policy.is_exact or not strategy.sends_copies
+    if not strategy.has_counts(figures):
+        return None
     try:
         if sg.stream is not None:
             figures = figures.with_pieces

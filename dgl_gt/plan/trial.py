@@ -57,9 +57,10 @@ def load_fastest(
     The directories hold cuts of one graph. An ``activation_checkpoint`` other than ``none`` is kept; otherwise one is
     chosen if memory is short. With ``spill``, layers run part by part where nothing else fits. With the default
     profile, a rank may take its share of the memory that the machine has available. ``factory`` makes the model, by
-    default the model of the config. Where there are more parts than ranks, they are dealt by the ranks' speeds. The other arguments are those of :func:`dgl_gt.plan.choose` and
-    :func:`dgl_gt.load`. Returns the graph, the config with the activation
-    checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was tried.
+    default the model of the config. Where there are more parts than ranks, they are dealt by the ranks' speeds. The other
+    arguments are those of :func:`dgl_gt.plan.choose` and :func:`dgl_gt.load`. Returns the graph, the config with the
+    activation checkpointing that was chosen, and the plan with the predictions and measurements of each candidate that was
+    tried.
     """
     profile = profile if overlap else msgspec.structs.replace(profile, overlap=0.0)
     options: dict[str, Any] = {
@@ -67,18 +68,17 @@ def load_fastest(
         "timeout_s": timeout_s,
         "keep_freed_memory": rank_memory is None and spill is None,
     }
-    sg = load(directories[0], **options)
+    sg = load(directories[0], **options, parts_per_rank=parts_per_rank)
     comm = sg.comm
     with comm.together():  # another cut may be missing on one rank only
         config = with_measured_precision(sg, config)
         if sg.device.type == "cpu":
             profile = msgspec.structs.replace(profile, memory_factor=memory_factor())
-        if parts_per_rank is None:
-            parts_per_rank = _dealt(comm, directories[0], profile)
+        dealt = {str(each): parts_per_rank or _dealt(comm, each, profile) for each in directories}
         bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
-        candidates, plan = _plan(sg, directories, config, profile, bounds, factory, spill, parts_per_rank)
+        candidates, plan = _plan(sg, dealt, config, profile, bounds, factory, spill)
     del sg
-    options |= {"spill": spill, "parts_per_rank": parts_per_rank}
+    options |= {"spill": spill, "parts_per_rank": dealt}
     trials = [_run_trial(each, config, options, factory) for each in candidates]
     fastest = min(range(len(trials)), key=lambda number: trials[number].measured_seconds)
     chosen = candidates[comm.broadcast_object(fastest)]
@@ -100,21 +100,20 @@ def _dealt(comm: Comm, directory, profile: Profile) -> list[int] | None:
 
 def _plan(
     sg: ShardedGraph,
-    directories: list,
+    dealt: dict[str, Sequence[int] | None],
     config: TrainConfig,
     profile: Profile,
     bounds: dict,
     factory,
     spill,
-    parts_per_rank,
 ):
-    """The candidates to try, and the plan as a dict.
+    """The candidates to try on the cuts whose directories ``dealt`` has, and the plan as a dict.
 
     Rank 0 makes the plan for all ranks, with its own profile. The profile of another host may order the candidates
     differently, and ranks that try different candidates would wait for each other forever.
     """
     comm = sg.comm
-    cuts = [(str(each), figures_with_pieces(read_parts(each, comm, parts_per_rank)[0])) for each in directories]
+    cuts = [(each, figures_with_pieces(read_parts(each, comm, parts)[0])) for each, parts in dealt.items()]
     classes = read_task(sg, config).sizes["out_dim"]
     available = int(-comm.all_reduce(torch.tensor([-available_rank_memory(comm)]), "max")[0])
     if bounds["rank_memory"] is None and profile.name == DEFAULT:
@@ -171,7 +170,8 @@ def _to_try(plan: Plan) -> list[Candidate]:
 
 
 def _load(candidate: Candidate, options: dict) -> ShardedGraph:
-    options = options | {"spill": options["spill"] if candidate.spilled else None}
+    spill, parts_per_rank = options["spill"] if candidate.spilled else None, options["parts_per_rank"]
+    options = options | {"spill": spill, "parts_per_rank": parts_per_rank[candidate.directory]}
     return load(candidate.directory, candidate.strategy, candidate.depth, **options)
 
 

@@ -74,7 +74,7 @@ class Search:
         self._crew.work(self._next_job, self._ended)
 
     def settings_of(self, trial: TrialLine) -> dict[str, Any]:
-        """All settings of a trial that do not have their defaults, but for those of time."""
+        """All settings of a trial that do not have their defaults."""
         return fixed_settings(trial.model) | trial.settings | self._record.given
 
     def epochs_of(self, model: str) -> int:

@@ -69,7 +69,7 @@ def _kept_share(job: Job, clusters: int, ends: int) -> float:
     share = (job.sizes.usable_bytes - fixed) / COARSE_BYTES / (2 * ends)
     if share <= 0:
         raise InputError(
-            f"{job.coo.name} has few clusters: {clusters:,} are left, for which METIS needs a worker_memory (--worker-memory) of "
+            f"{job.coo.name} has no clear clusters: {clusters:,} are left, for which METIS needs a worker_memory (--worker-memory) of "
             f"about {int(fixed / USABLE) + (1 << 20) >> 20}MiB; give that much"
         )
     return share

@@ -138,9 +138,13 @@ class StrategyRules:
         """The depths, 1 to ``most``, that it can have on a partition."""
         return range(1, (min(figures.halo_depth, most) if self.is_deep else 1) + 1)
 
+    def has_counts(self, figures: Figures) -> bool:
+        """Whether the figures have what its step depends on: parts that ranks share have no counts of hosts."""
+        return self.ranks_per_host is None or self.ranks_per_host in figures.hosts
+
     def is_of_use(self, figures: Figures) -> bool:
-        """Whether it runs on this kind of cut, and exchanges something unless there is one part."""
-        if figures.schema is not None and not self.is_typed:
+        """Whether it runs on this kind of cut, exchanges something unless there is one part, and can be predicted."""
+        if (figures.schema is not None and not self.is_typed) or not self.has_counts(figures):
             return False
         return self.cut == figures.cut and (self.cut == "vertex" or self.on_one_part == (figures.parts == 1))
 

@@ -10,6 +10,8 @@ from unequal_ranks import profile_of
 import dgl_gt
 from dgl_gt.partition import InputError, from_edges, partition, read_figures, read_manifest
 from dgl_gt.partition.figures.figures import dealt_parts
+from dgl_gt.plan import planned_step
+from dgl_gt.plan.planned_step import check_memory
 from dgl_gt.plan.trial import load_fastest
 from dgl_gt.train.config import read_config
 from dgl_gt.train.run import train
@@ -34,7 +36,7 @@ def graph():
 @pytest.fixture(scope="module")
 def shards(graph, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
-    for parts in (1, PARTS):
+    for parts in (1, 2, PARTS):
         partition(graph, parts, folder / str(parts), link_split="0.6,0.2,0.2")
     partition(graph, PARTS, folder / "vertex", cut="vertex", link_split="0.6,0.2,0.2")
     return folder
@@ -139,12 +141,27 @@ def test_what_cannot_be_joined(shards, tmp_path):
         dgl_gt.load(shards / "vertex", "mirror")
 
 
-def loaded_by_speed(rank, path, profile):
-    sg, _, plan = load_fastest([path], read_config(**SETTINGS), profile)
-    return sg.manifest["bounds"], plan.choice.parts
+def loaded_by_speed(rank, paths, profile):
+    sg, _, plan = load_fastest(paths, read_config(**SETTINGS), profile)
+    return sg.manifest.get("bounds"), plan.choice.parts
 
 
 def test_a_slow_rank_takes_fewer_parts(shards):
-    """Rank 0 has a third of the speed of rank 1."""
-    profile = profile_of([1.0, 3.0])
-    assert run_ranks(2, loaded_by_speed, shards / str(PARTS), profile) == [([0, 1, PARTS], PARTS)] * 2
+    """Rank 0 has a third of the speed of rank 1. Another cut may have another number of parts."""
+    profile, four = profile_of([1.0, 3.0]), shards / str(PARTS)
+    assert run_ranks(2, loaded_by_speed, [four], profile) == [([0, 1, PARTS], PARTS)] * 2
+    for bounds, parts in run_ranks(2, loaded_by_speed, [four, shards / "2"], profile):
+        assert (bounds, parts) in [([0, 1, PARTS], PARTS), (None, 2)]
+
+
+def checked_on_hosts(rank, path):
+    planned_step._SAFE_SHARE = 0
+    sg = dgl_gt.load(path, "mesh=2")
+    check_memory(path, sg, read_config(**SETTINGS))
+    return sg.strategy.is_of_use(read_figures(sg.manifest))
+
+
+def test_parts_that_ranks_share_have_no_counts_of_hosts(graph, tmp_path):
+    """Runs on hosts are not predicted, and not refused."""
+    partition(graph, 8, tmp_path / "eight")
+    assert run_ranks(4, checked_on_hosts, tmp_path / "eight") == [False] * 4

@@ -267,5 +267,8 @@ def test_the_commands(shards, tmp_path, capfd):  # noqa: F811
         assert named in capfd.readouterr().err
     assert main(["train", path, "--nproc", "1", "--json", "--epochs", "1", *options[-2:], "--spill-dtype", "bf16"]) == 0
     assert json.loads(capfd.readouterr().out)["spill_dtype"] == "bf16"
+    vertex = ["train", str(shards / "vertex"), "--epochs", "1", *options[-2:], "--strategy"]
+    assert [main([*vertex, name]) for name in ("halo", "mirror")] == [0, 2]
+    assert "--strategy is mirror" in capfd.readouterr().err
     assert main(["train", path, "--nproc", "5"]) == 2
     assert "--nproc is 5" in capfd.readouterr().err

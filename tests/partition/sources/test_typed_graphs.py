@@ -91,6 +91,12 @@ def test_homogeneous_of_dgl_keeps_its_types(as_file, tmp_path):
     assert any("numbers" in note for note in loaded.notes)
 
 
+def test_files_without_edges(tmp_path):
+    np.save(tmp_path / "ids.npy", np.zeros(4, np.int64))
+    ids = np.load(tmp_path / "ids.npy", mmap_mode="r")
+    assert from_relations({"a": 3}, {("a", "to", "a"): (ids[:0], ids[:0])}).num_edges == 0
+
+
 def test_types_in_any_order():
     """Nodes and edges are put in the order of their types, and the user's numbers of the nodes are kept."""
     dgl = pytest.importorskip("dgl")
