@@ -54,7 +54,7 @@ def test_depths_that_are_refused(figures, strategy, depth):
         check_strategy(figures, strategy_of(strategy), depth)
 
 
-OPTIONAL = {"schema", "typed", "pieces"}  # which most figures do without
+OPTIONAL = {"schema", "typed", "pieces", "bounds"}  # which most figures do without
 
 
 @pytest.mark.parametrize("name", [each.name for each in dataclasses.fields(Figures) if each.name not in OPTIONAL])
