@@ -102,7 +102,7 @@ def _predict(args):
     if Path(args.out).suffix == ".parquet":
         import_optional("pyarrow.parquet", f"--out {args.out}", "pip install pyarrow")
     choice = args.strategy, args.depth
-    options = {"choice": choice, "allocator": args.allocator, "gives_back": args.spill is not None}
+    options = {"choice": choice, "allocator": args.allocator, "spills": args.spill is not None}
     return run_on_parts(args.argv, args.directory, lambda: _predict_rank(args), args.nproc, args.timeout, **options)
 
 

@@ -92,21 +92,21 @@ def run_on_parts(
     timeout: float | None = None,
     *,
     choice: tuple[str | None, int] | None = None,
+    spills: bool = False,
     **options,
 ):
     """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.ranks.launch.run_on_ranks` returns.
 
     ``nproc`` is what the user asked for, and ``choice`` a strategy and depth that the shards must allow. Both are
-    checked before ranks start. Other options are those of that function.
+    checked before ranks start. Ranks that keep rows in files (``spills``) give freed memory back. Other options are those of that function.
     """
     from dgl_gt.ranks.launch import run_on_ranks
 
-    return run_on_ranks(
-        argv, lambda: _number_of_parts(directory, nproc, choice), work, nproc=nproc, timeout=timeout, **options
-    )
+    options |= {"nproc": nproc, "timeout": timeout, "gives_back": spills}
+    return run_on_ranks(argv, lambda: _number_of_parts(directory, nproc, choice, spills), work, **options)
 
 
-def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None, int] | None) -> int:
+def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None, int] | None, spills: bool) -> int:
     """The number of ranks to start."""
     manifest = read_manifest(directory)
     parts = manifest["parts"]
@@ -117,7 +117,7 @@ def _number_of_parts(directory: str, nproc: int | None, choice: tuple[str | None
         )
     if nproc not in (None, parts):
         check_joined(directory, manifest, nproc)
-    elif choice:
+    elif choice and not (spills and manifest["cut"] == "vertex"):  # which then runs as an edge cut
         strategy_for(read_figures(manifest), *choice, directory)
     return nproc or parts
 

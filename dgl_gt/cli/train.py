@@ -131,10 +131,10 @@ def _train(args):
         lambda: _train_rank(args, config, profile),
         _ranks_of(args),
         args.timeout,
-        choice=None if profile or args.spill else config.exchange.choice,
+        choice=None if profile else config.exchange.choice,
         allocator=args.allocator,
         keep_memory=args.rank_memory is None,
-        gives_back=args.spill is not None,
+        spills=args.spill is not None,
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,
     )
@@ -146,12 +146,13 @@ def _ranks_of(args) -> int | None:
         return args.nproc
     parts, started = read_manifest(args.directory)["parts"], os.environ.get("WORLD_SIZE", "") if is_rank() else ""
     ranks = args.nproc or (int(started) if started.isdecimal() else len(given) if given[1:] else -(-parts // given[0]))
-    args.parts_per_rank = given if given[1:] else given * ranks
-    if len(args.parts_per_rank) != ranks or sum(args.parts_per_rank) != parts:
+    total = sum(given) if given[1:] else given[0] * ranks
+    if total != parts or len(given) not in (1, ranks):
         raise InputError(
             f"--parts-per-rank is {','.join(map(str, given))}, and {args.directory} has {format_count(parts, 'part')} for "
             f"{format_count(ranks, 'rank')}; the parts of all ranks must add up to that number"
         )
+    args.parts_per_rank = given if given[1:] else given * ranks
     return ranks
 
 

@@ -151,7 +151,7 @@ def read_parts(
             dealt = _checked_dealing(parts_per_rank, parts, comm.world_size)
         joins = parts > comm.world_size or (spills and manifest["cut"] == "vertex" and not manifest["schema"])
         merged = merged_parts(directory, manifest, dealt) if joins else None
-    comm.check_agreement({"shards": manifest["checksum"], "parts_per_rank": dealt})
+    comm.check_agreement({"shards": manifest["checksum"], "parts_per_rank": dealt, "spill": spills})
     if merged is None:
         return manifest, None
     with comm.raising_together(), torch.device("cpu"):  # whatever torch's default device is
@@ -197,7 +197,7 @@ def _load(
             verify(directory, manifest, [part for part in range(comm.world_size) if part != comm.rank])
     checks = comm.parameter_check is not None
     settings = {"strategy": rules.name, "depth": depth, "overlap": overlap, "check_parameters": checks}
-    comm.check_agreement(settings | {"spill": spill is not None, "spill_dtype": spill_dtype})
+    comm.check_agreement(settings | {"spill_dtype": spill_dtype})
     shard = complete(shard.to(device), comm, rules.in_rank_order)
     # A rank alone that runs piece by piece does not need the edges of all pieces in one structure, which Local makes.
     of_view = HALO if rules.on_one_part and spill is not None else rules

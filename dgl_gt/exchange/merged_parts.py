@@ -147,25 +147,35 @@ class MergedParts:
         return self._reader.links()
 
     def counts(self, part: int) -> list[dict]:
-        """What a manifest says of a part, and then of each part in it; and the copies that each holds of rows of others."""
-        arrays, ptr = self._merged(part), self._reader.manifest["ptr"]
-        first, last = self._ptr[part], self._ptr[part + 1]
-        places = self._places[arrays["node_ids"]]
-        rows = torch.arange(first, last).repeat_interleave(arrays["indptr"].diff())
-        sources = places[arrays["indices"].long()]
-        sizes = [self._reader.manifest["per_part"][each]["bytes"] for each in self._within(part)]
-        of_pieces = []
-        for each, size in zip(self._within(part), sizes):
-            begin, end = ptr[each], ptr[each + 1]
-            edges = slice(*arrays["indptr"][[begin - first, end - first]].tolist())
-            of_pieces.append(_counted(rows[edges], sources[edges], begin, end, ptr, size))
-        near = {"near_edges": sum(each["near_edges"] for each in of_pieces)}
-        return [_counted(rows, sources, first, last, self._ptr, sum(sizes)) | near, *of_pieces]
+        """What a manifest says of a part, and of each piece of a vertex cut in it; and the copies that each holds of rows of others."""
+        arrays, (owned, held) = self._merged(part), self.rows(part)
+        stored = [self._reader.manifest["per_part"][each] for each in self._within(part)]
+        pieces = [self._counts_of_piece(part, each) for each in self._within(part)] if self.was_vertex_cut else []
+        cut_edges = int((arrays["indices"] >= owned).sum())
+        near_edges = sum(each["near_edges"] for each in pieces or stored)
+        size = sum(each["bytes"] for each in stored)
+        received = arrays["recv_ptr"].diff().tolist()
+        return [_counts(owned, held - owned, len(arrays["indices"]), cut_edges, near_edges, size, received), *pieces]
+
+    def _counts_of_piece(self, part: int, piece: int) -> dict:
+        """The same of a piece, as a part of an edge cut."""
+        arrays, manifest, first = self._merged(part), self._reader.manifest, self._ptr[part]
+        begin, end = manifest["ptr"][piece : piece + 2]
+        indptr = arrays["indptr"][begin - first : end - first + 1]
+        sources = self._places[arrays["node_ids"]][arrays["indices"][indptr[0] : indptr[-1]].long()]
+        is_cut = (sources < begin) | (sources >= end)
+        halo = sources[is_cut].unique()
+        rows = torch.arange(end - begin).repeat_interleave(indptr.diff())
+        indices = torch.where(is_cut, end - begin + torch.searchsorted(halo, sources), sources - begin)
+        received = torch.searchsorted(halo, torch.tensor(manifest["ptr"])).diff().tolist()
+        near_edges, size = count_near(rows.numpy(), indices.numpy()), manifest["per_part"][piece]["bytes"]
+        return _counts(end - begin, len(halo), len(rows), int(is_cut.sum()), near_edges, size, received)
 
     def describe(self, counts: list[list[dict]]) -> None:
         """Take the counts of all parts into ``manifest``."""
-        of_pieces = [each for _, *pieces in counts for each in pieces]
-        pieces = self._described(list(range(self._reader.parts + 1)), of_pieces)
+        pieces = self._reader.manifest
+        if self.was_vertex_cut:
+            pieces = self._described(list(range(self._reader.parts + 1)), [each for _, *of in counts for each in of])
         joined = self._described(self._bounds, [each for each, *_ in counts])
         self.manifest = joined | {"pieces": pieces, "bounds": self._bounds}
 
@@ -194,22 +204,20 @@ class MergedParts:
         }
 
 
-def _counted(rows: torch.Tensor, sources: torch.Tensor, begin: int, end: int, ptr: list[int], size_bytes: int) -> dict:
-    """The counts of the nodes from ``begin`` to ``end``, of whose in-edges both ends are given; ``ptr`` are the bounds of all."""
-    is_cut = (sources < begin) | (sources >= end)
-    halo = sources[is_cut].unique()
-    indices = torch.where(is_cut, end - begin + torch.searchsorted(halo, sources), sources - begin)
+def _counts(
+    owned: int, halo: int, edges: int, cut_edges: int, near_edges: int, size_bytes: int, received: list[int]
+) -> dict:
     return {
-        "owned": end - begin,
-        "halo": len(halo),
-        "edges": len(rows),
-        "cut_edges": int(is_cut.sum()),
-        "near_edges": count_near((rows - begin).numpy(), indices.numpy()),
-        "halo_by_hop": [len(halo)],
-        "edges_by_hop": [len(rows)],
+        "owned": owned,
+        "halo": halo,
+        "edges": edges,
+        "cut_edges": cut_edges,
+        "near_edges": near_edges,
+        "halo_by_hop": [halo],
+        "edges_by_hop": [edges],
         "sent_edges_by_hop": [0],
         "bytes": size_bytes,
-        "received": torch.searchsorted(halo, torch.tensor(ptr)).diff().tolist(),
+        "received": received,
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
+from typing import IO
 from weakref import WeakSet
 
 import torch
@@ -68,11 +69,11 @@ class SpilledRows:
         """Let the system take the memory of the rows; the file keeps them."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
-    def place(self, rows: slice) -> tuple[int, int, int]:
-        """A descriptor of the file, which the caller closes, and where in it rows begin and end (bytes)."""
+    def place(self, rows: slice) -> tuple[IO, int, int]:
+        """The file, and where in it rows begin and end (bytes)."""
         assert self._file is not None
         width = self.rows.shape[1] * self.rows.itemsize
-        return os.dup(self._file.fileno()), rows.start * width, rows.stop * width
+        return self._file, rows.start * width, rows.stop * width
 
     def forget(self) -> None:
         """Write all rows to the disk, and let the system forget its own copies, too."""
@@ -307,11 +308,10 @@ class Stream:
         self._count(gradient.nbytes, gradient.nbytes)
 
 
-def _read_ahead(descriptor: int, begin: int, end: int) -> None:
+def _read_ahead(file: IO, begin: int, end: int) -> None:
     """Have the system read a range of a file that it does not hold; this waits where the disk is slow."""
     for at in range(begin, end, _AHEAD_BYTES):
-        os.posix_fadvise(descriptor, at, min(_AHEAD_BYTES, end - at), os.POSIX_FADV_WILLNEED)
-    os.close(descriptor)
+        os.posix_fadvise(file.fileno(), at, min(_AHEAD_BYTES, end - at), os.POSIX_FADV_WILLNEED)
 
 
 def make_stream(

@@ -74,7 +74,7 @@ def load_fastest(
         config = with_measured_precision(sg, config)
         if sg.device.type == "cpu":
             profile = msgspec.structs.replace(profile, memory_factor=memory_factor())
-        dealt = {str(each): parts_per_rank or _dealt(comm, each, profile) for each in directories}
+        dealt = {str(each): _dealt(comm, each, profile, parts_per_rank) for each in directories}
         bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
         candidates, plan = _plan(sg, dealt, config, profile, bounds, factory, spill)
     del sg
@@ -91,9 +91,11 @@ def load_fastest(
     )
 
 
-def _dealt(comm: Comm, directory, profile: Profile) -> list[int] | None:
-    """How many parts each rank takes where there are more and the ranks of rank 0's profile differ; else None."""
+def _dealt(comm: Comm, directory, profile: Profile, given: Sequence[int] | None) -> Sequence[int] | None:
+    """How many parts of a cut each rank takes: as given for as many parts, or by the speeds of rank 0's profile; None for evenly."""
     manifest = read_manifest(directory)
+    if given is not None and sum(given) == manifest["parts"]:
+        return given
     weights = profile.unequal_weights() if manifest["parts"] > comm.world_size == profile.ranks else None
     return comm.broadcast_object(None if weights is None else dealt_parts(np.array(manifest["shares"]), weights))
 

@@ -18,7 +18,7 @@ from .recipes import Choice, Number
 
 _NAME = "dgl-gt"
 _FEWEST_FOR_IMPORTANCE = 6
-_SLOWER_TRIALS, _SLOWER = 2, 3  # of the best middles: again, with a third of the learning rate and the most epochs
+_SLOWER_TRIALS, _SLOWER = 2, 3  # of the best middles: again, with a third of the learning rate, and the most epochs
 Space = Mapping[str, Choice | Number]
 
 
@@ -102,12 +102,15 @@ class Proposals:
         return self._proposed(self._study.ask())
 
     def _slower(self, results: Mapping[int, TrialLine]) -> list[dict[str, Any]]:
-        """The best middles with a lower learning rate and more epochs, which published settings have and first runs need not."""
+        """The best middles with a lower learning rate and more epochs, which published settings have and first runs need not.
+
+        A middle that had no time for all of its epochs has none for more.
+        """
         found = []
         for each in ranked([results[number] for number in range(len(self._spaces))], self._lower_is_better):
             space = self._spaces[each.model]
             lr, epochs = space.get("lr"), space.get("epochs")
-            if isinstance(lr, Number) and isinstance(epochs, Choice):
+            if isinstance(lr, Number) and isinstance(epochs, Choice) and each.epochs >= epochs.middle:
                 values = each.settings | {"lr": max(lr.least, lr.middle / _SLOWER), "epochs": epochs.values[-1]}
                 found.append({"model": each.model} | {f"{each.model}.{key}": value for key, value in values.items()})
         return found[:_SLOWER_TRIALS]
@@ -139,14 +142,14 @@ class Proposals:
     def importances(self, model: str, results: Mapping[int, TrialLine]) -> dict[str, float]:
         """How much each setting of a recipe mattered among its complete trials, by Optuna; empty where they are few."""
         optuna, space = self._optuna, self._spaces[model]
+        keys, trials = [f"{model}.{name}" for name in space], self._study.trials
         chosen = [each for each in results.values() if each.model == model and each.state == "complete"]
+        chosen = [each for each in chosen if {*keys} <= trials[each.number].params.keys()]  # the space may have grown
         if len(chosen) < _FEWEST_FOR_IMPORTANCE or not space:
             return {}
         study = optuna.create_study(direction=self._study.direction)
-        trials = self._study.trials
         for each in chosen:
             of_search = trials[each.number]
-            keys = [f"{model}.{name}" for name in space]
             study.add_trial(
                 optuna.trial.create_trial(
                     params={key: of_search.params[key] for key in keys},

@@ -128,7 +128,8 @@ class Search:
         trial = TrialLine(
             number=job.number,
             model=proposal.model,
-            settings=proposal.values,
+            settings=proposal.values
+            | ({"epochs": outcome.epochs} if "epochs" in proposal.values and outcome.epochs else {}),
             state=outcome.state,
             epochs=outcome.epochs,
             seconds=round(outcome.seconds, 3),

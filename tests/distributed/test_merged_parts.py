@@ -141,8 +141,8 @@ def test_what_cannot_be_joined(shards, tmp_path):
         dgl_gt.load(shards / "vertex", "mirror")
 
 
-def loaded_by_speed(rank, paths, profile):
-    sg, _, plan = load_fastest(paths, read_config(**SETTINGS), profile)
+def loaded_by_speed(rank, paths, profile, parts_per_rank=None):
+    sg, _, plan = load_fastest(paths, read_config(**SETTINGS), profile, parts_per_rank=parts_per_rank)
     return sg.manifest.get("bounds"), plan.choice.parts
 
 
@@ -150,8 +150,9 @@ def test_a_slow_rank_takes_fewer_parts(shards):
     """Rank 0 has a third of the speed of rank 1. Another cut may have another number of parts."""
     profile, four = profile_of([1.0, 3.0]), shards / str(PARTS)
     assert run_ranks(2, loaded_by_speed, [four], profile) == [([0, 1, PARTS], PARTS)] * 2
-    for bounds, parts in run_ranks(2, loaded_by_speed, [four, shards / "2"], profile):
-        assert (bounds, parts) in [([0, 1, PARTS], PARTS), (None, 2)]
+    for given, bounds in (None, [0, 1, PARTS]), ([3, 1], [0, 3, PARTS]):
+        for found in run_ranks(2, loaded_by_speed, [four, shards / "2"], profile, given):
+            assert found in [(bounds, PARTS), (None, 2)]
 
 
 def checked_on_hosts(rank, path):

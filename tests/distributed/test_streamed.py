@@ -195,8 +195,9 @@ def wrong_on_ranks(rank, path, spill):
 
 
 def test_what_does_not_fit_on_ranks(shards, tmp_path):  # noqa: F811
-    for differs, bias in run_ranks(2, wrong_on_ranks, shards / str(PARTS), str(tmp_path)):
-        assert "spill" in differs and "bias has" in bias
+    for ranks, name in ((2, str(PARTS)), (PARTS, "vertex")):
+        for differs, bias in run_ranks(ranks, wrong_on_ranks, shards / name, str(tmp_path)):
+            assert "spill" in differs and "bias has" in bias
 
 
 def test_a_part_without_nodes(graph, tmp_path):  # noqa: F811

@@ -10,6 +10,7 @@ from dgl_gt.run_files.search_files import SearchRecord, TrialLine, add_trial, re
 from dgl_gt.train.metric_kinds import shown_metric
 from dgl_gt.tune.finals import Finals
 from dgl_gt.tune.jobs import RUNGS, Outcome, on_grid
+from dgl_gt.tune.proposals import Proposals
 from dgl_gt.tune.recipes import Choice, Number
 from dgl_gt.tune.search import Clock, Search, check_found
 
@@ -81,7 +82,7 @@ class FakeCrew:
         for share, bar in zip(RUNGS, job.bars or (None,) * len(RUNGS)):
             rungs.append(value * (0.8 + share / 10))
             if bar is not None and rungs[-1] < bar:
-                return Outcome("stopped", 10, self.seconds, 0.0, rungs[-1], rungs)
+                return Outcome("stopped", job.epochs, self.seconds, 0.0, rungs[-1], rungs)
         if job.out:
             import pathlib
 
@@ -91,7 +92,7 @@ class FakeCrew:
                 (folder / name).write_text(folder.name)
             metric = {"validation": value, "test": value - 0.05}
             (folder / "record.json").write_text(json.dumps({"finished": True, "metric": metric}))
-        return Outcome(state, 100, self.seconds, 0.0, value, rungs)
+        return Outcome(state, job.epochs, self.seconds, 0.0, value, rungs)
 
 
 def tried(folder, crew, **changes):
@@ -124,6 +125,30 @@ def test_the_best_middles_run_again_with_smaller_steps(tmp_path, jobs):
     assert (slower.model, slower.settings) == ("gcn", {"layers": 2, "lr": 0.00333, "epochs": 200})
     job = next(each for each in crew.jobs if each.number == slower.number)
     assert job.epochs == 200 and job.bars[0] is None
+
+
+@pytest.mark.parametrize(("lower_is_better", "expected"), [(False, ["gat", "sage"]), (True, ["mlp", "gcn"])])
+def test_the_best_two_run_again_if_they_had_their_epochs(tmp_path, lower_is_better, expected):
+    values = {
+        "gcn": (0.7, 100),
+        "gat": (0.9, 100),
+        "sage": (0.8, 100),
+        "mlp": (0.6, 100),
+        "gt": (0.95, 80),
+        "gcnii": (0.1, 80),
+    }
+    space = {"lr": Number(1e-3, 1e-1, 9e-3, log=True), "epochs": Choice((100, 200), 100)}
+    proposals, results = Proposals(tmp_path / "study", dict.fromkeys(values, space), 0, lower_is_better, 1), {}
+    for number, (model, (value, epochs)) in enumerate(values.items()):
+        found = proposals.ask(results)
+        assert (found.number, found.model) == (number, model)
+        line = {"state": "complete", "seconds": 1.0, "epoch_s": 0.01, "at_s": 0.0, "why": ""}
+        results[number] = TrialLine(
+            number=number, model=model, settings=found.values, epochs=epochs, value=value, rungs=[], curve=[], **line
+        )
+    for model in expected:
+        found = proposals.ask(results | {len(values): results[0]})
+        assert (found.model, found.values) == (model, {"lr": 0.003, "epochs": 200})
 
 
 @pytest.mark.parametrize("order", [1, 2])
