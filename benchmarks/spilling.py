@@ -5,7 +5,7 @@
 
 A graph transformer on 128 random features, 40 classes, AdamW, dropout 0.2, float32, on one rank. In memory: as it is, and
 with activation checkpointing of all layers, on shards of one part. Part by part: on shards of several. Each runs in a
-process of its own, one after the other; seconds are the median of the steps after a first one, and memory is the largest
+process of its own with the allocator of `dgl-gt train`, one after the other; seconds are the median of the steps after a first one, and memory is the largest
 resident size of the process, and how much it was above that before the first step.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -29,6 +30,7 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, set_dropout_step
 from dgl_gt.partition import partition
 from dgl_gt.partition.console import table
+from dgl_gt.partition.system.allocator import environment_of_ranks
 from dgl_gt.partition.system.units import format_bytes
 
 FEATURES, CLASSES = 128, 40
@@ -43,7 +45,7 @@ def measure(args) -> dict[str, float]:
     """Seconds of a step, and bytes, of one tool in this process."""
     is_streamed = args.tool == "part by part"
     folder = Path(args.shards) / ("several" if is_streamed else "one")
-    sg = dgl_gt.load(folder, spill=args.spill if is_streamed else None, keep_freed_memory=False)
+    sg = dgl_gt.load(folder, spill=args.spill if is_streamed else None)
     torch.manual_seed(0)
     model = GraphTransformer(FEATURES, args.hidden, CLASSES, args.layers, 8, dropout=0.2)
     apply_activation_checkpoint(model, TOOLS[args.tool])
@@ -85,7 +87,8 @@ def main() -> None:
             partition(graph, parts, Path(folder) / name)
         for tool in TOOLS:
             more = ["--tool", tool, "--shards", folder, "--spill", args.spill or folder]
-            printed = subprocess.run([sys.executable, *sys.argv, *more], check=True, stdout=subprocess.PIPE, text=True)
+            line, environment = [sys.executable, *sys.argv, *more], os.environ | environment_of_ranks()
+            printed = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, env=environment)
             found[tool] = json.loads(printed.stdout.splitlines()[-1])
     if args.json:
         print(json.dumps({"graph": args.graph, "parts": args.parts, "tools": found}))

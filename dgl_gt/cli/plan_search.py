@@ -38,12 +38,7 @@ def search(args, config: TrainConfig, profile: Profile):
     (directory,) = args.source
     if read_manifest(directory)["parts"] == 1:
         raise InputError(f"{directory} has one part, and one rank exchanges nothing; partition into two parts or more")
-    return run_on_parts(
-        args.argv,
-        directory,
-        lambda: _search_on_rank(directory, args, config, profile, out),
-        keep_memory=args.rank_memory is None,
-    )
+    return run_on_parts(args.argv, directory, lambda: _search_on_rank(directory, args, config, profile, out))
 
 
 def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile, out: Path):

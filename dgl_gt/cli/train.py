@@ -133,7 +133,6 @@ def _train(args):
         args.timeout,
         choice=None if profile else config.exchange.choice,
         allocator=args.allocator,
-        keep_memory=args.rank_memory is None,
         spills=args.spill is not None,
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,

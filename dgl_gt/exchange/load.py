@@ -126,7 +126,9 @@ def load(
                 )
             spilling = None if spill is None else (str(spill), spill_dtype)
             sg = _load(directory, strategy, depth, comm, device, overlap, spilling, parts_per_rank)
-    if keep_freed_memory and sg.device.type == "cpu" and sg.stream is None:  # pieces of many sizes would leave holes
+    if (
+        keep_freed_memory and sg.device.type == "cpu" and sg.stream is None
+    ):  # mallopt alone would leave holes between pieces of many sizes
         keep_for_reuse()
     return sg
 

@@ -32,11 +32,11 @@ _MOST_PIECES = 64  # parts per rank that a plan of a graph tries
 _MOST_SAVING = 4  # by all further parts, relative to what the last doubling of their number saved
 
 
-def assumed_profile(profile: Profile, keeps_memory: bool) -> Profile:
+def assumed_profile(profile: Profile) -> Profile:
     """The profile, the default one with what the allocator of ranks on this machine adds to their memory."""
     if profile.kind != "default":
         return profile
-    return msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks(keeps_memory))
+    return msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks())
 
 
 def forecast(

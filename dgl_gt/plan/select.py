@@ -19,6 +19,8 @@ from .candidates import Candidate, NothingFits, Plan
 from .trace import Trace, cut_costs, traced_time
 from .tracer import Tracer
 
+_FACTOR_OF_PIECES = 1.3  # bytes of a process for each of its tensors where these are of many sizes, with any allocator
+
 
 def choose(
     cuts: list[tuple[str | None, Figures]],
@@ -273,7 +275,7 @@ class Search:
         kept, tensors = trace.kept(figures) + also_kept, trace.peak_bytes(figures) + also_kept
         libraries = np.broadcast_to(self.profile.process_bytes, figures.parts)
         libraries = libraries + (self.profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
-        factor = 1.0 if candidate.spilled else self.profile.memory_factor  # ranks then give freed memory back
+        factor = max(self.profile.memory_factor, _FACTOR_OF_PIECES if candidate.spilled else 1.0)
         process = (factor * tensors + libraries).astype(np.int64)
         time = traced_time(trace, figures, self.profile, free_bytes=self.bounds - process)
         largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())

@@ -33,8 +33,6 @@ def run_on_ranks(
     *,
     nproc: int | None = None,
     allocator: str = "auto",
-    keep_memory: bool = True,
-    gives_back: bool = False,
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
     max_restarts: int = 0,
@@ -42,19 +40,16 @@ def run_on_ranks(
     """Run ``work()`` if this process is a rank; otherwise start ranks that run the same command, and wait for them.
 
     ``arguments`` are those of this ``dgl-gt`` command, ``ranks()`` gives the number of ranks to start, and ``nproc`` is
-    what the user asked for. Ranks have an ``allocator``, see :mod:`dgl_gt.partition.system.allocator`; glibc's keeps freed
-    memory for the next tensor, or gives it back to the system, as all do with ``gives_back``. Ranks wait for each other to join for ``timeout`` seconds, by
-    default without a limit. ``memory_advice()`` says what was predicted and what to change where a rank runs out of
-    memory. Ranks that fail for a reason that may pass start again, at most ``max_restarts`` times. Returns the result of
+    what the user asked for. Ranks have an ``allocator``, see :mod:`dgl_gt.partition.system.allocator`. They wait for each
+    other to join for ``timeout`` seconds, by default without a limit. ``memory_advice()`` says what was predicted and what
+    to change where a rank runs out of memory. Ranks that fail for a reason that may pass start again, at most ``max_restarts`` times. Returns the result of
     ``work()`` on rank 0; elsewhere an exit code.
     """
     launcher = find_launcher()
     if launcher is None:
         if "RANK" not in os.environ:
             options = {"timeout": timeout, "memory_advice": memory_advice, "max_restarts": max_restarts}
-            return launch_command(
-                arguments, ranks(), environment_of_ranks(allocator, keep_memory, gives_back=gives_back), **options
-            )
+            return launch_command(arguments, ranks(), environment_of_ranks(allocator), **options)
         _check_environment()
         if max_restarts:
             raise InputError(

@@ -275,6 +275,8 @@ def identity_of(
     settings = {name: value for name, value in config.flat().items() if name not in _free_settings(config)}
     if is_policy_file(config.exchange.policy):  # what the file says, not only its name
         settings["policy"] = str(config.exchange.rules.described())
+    if (stream := graphs[0].stream) is not None and stream.spill_dtype:
+        settings["spill_dtype"] = str(stream.spill_dtype)
     settings["model_factory"] = factory_name
     shapes = {name: [str(value.dtype), *value.shape] for name, value in model.state_dict().items()}
     return {"settings": settings, "data": data, "tensors": shapes}

@@ -38,13 +38,8 @@ _KEEP = {
 _MEMORY_FACTORS = {  # see docs/selector.md; mallopt cannot switch off the lists of small chunks
     "jemalloc": 1.13,
     "tcmalloc": 1.02,
-    "glibc": 1.28,
+    "glibc": 1.4,
     "glibc by mallopt": 2.4,
-}
-_GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}  # of glibc: a process takes little more than its tensors
-_GIVE_BACK_ALL = {  # for tensors of many sizes, as of parts of many sizes, which do not fit into the holes of others
-    "jemalloc": {"MALLOC_CONF": "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:0,muzzy_decay_ms:0"},
-    "tcmalloc": {"TCMALLOC_RELEASE_RATE": "10"},
 }
 _M_MMAP_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -4, -3, -1  # of mallopt
 _KEPT_BLOCK, _KEPT_BYTES = 32 << 20, 256 << 20  # older glibc takes no larger blocks
@@ -52,30 +47,23 @@ _keeps_by_mallopt = False  # this process, see keep_for_reuse
 
 
 def environment_of_ranks(
-    asked: str = "auto",
-    keeps_memory: bool = True,
-    environ: Mapping[str, str] = os.environ,
-    root: Path = _ROOT,
-    gives_back: bool = False,
+    asked: str = "auto", environ: Mapping[str, str] = os.environ, root: Path = _ROOT
 ) -> dict[str, str]:
     """The variables with which ranks start, so that they have an allocator, one of :data:`ALLOCATORS`.
 
-    With ``keeps_memory`` false, glibc gives freed memory back to the system, and with ``gives_back`` all do. Where ``environ`` preloads libraries,
-    ``auto`` leaves them alone, and another name comes before them. ``InputError`` if the system does not have the one that
-    is asked for.
+    Where ``environ`` preloads libraries, ``auto`` leaves them alone, and another name comes before them. ``InputError`` if
+    the system does not have the one that is asked for.
     """
     check_one_of("allocator", asked, ALLOCATORS)
     preloaded, theirs = environ.get("LD_PRELOAD", ""), _first_in(environ.get("LD_PRELOAD", ""))
-    # glibc's settings do nothing to the others, and hold where the system does not preload them
-    usual = _KEEP["glibc"] if keeps_memory and not gives_back else _GIVE_BACK
-    of_others = _GIVE_BACK_ALL if gives_back else _KEEP
+    usual = _KEEP["glibc"]  # does nothing to the others, and holds where the system does not preload them
     if asked == "glibc" or asked == "auto" and preloaded and not theirs:
         return usual
     if theirs and asked in ("auto", theirs):
-        return of_others[theirs] | usual
+        return _KEEP[theirs] | usual
     for name in _LIBRARIES if asked == "auto" else (asked,):
         if path := _find(name, environ, root):
-            return of_others[name] | {"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} | usual
+            return _KEEP[name] | {"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} | usual
     if asked == "auto":
         return usual
     raise InputError(
@@ -122,10 +110,10 @@ def memory_factor() -> float:
     return _MEMORY_FACTORS.get(name, 1.0)
 
 
-def memory_factor_of_ranks(keeps_memory: bool = True) -> float:
+def memory_factor_of_ranks() -> float:
     """The same of ranks that are started here."""
     name = _first_in(environment_of_ranks().get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))) or running_allocator()
-    return 1.0 if name == "glibc" and not keeps_memory else _MEMORY_FACTORS.get(name, 1.0)
+    return _MEMORY_FACTORS.get(name, 1.0)
 
 
 def check_running(asked: str) -> None:

@@ -263,3 +263,13 @@ def test_killed_while_it_runs_and_resumed_on_half_the_ranks(shards, spill, tmp_p
     main(["train", str(shards), "--nproc", "1", "--out", str(whole), *QUICK, "--epochs", str(done + 3)])
     np.testing.assert_allclose(losses(out), losses(whole), rtol=1e-4)
     assert not os.listdir(spill)
+
+
+def test_a_run_of_rounded_rows_goes_on_with_them(shards, spill, tmp_path, capfd):
+    command = ["train", str(shards), "--nproc", "1", "--spill", str(spill), "--out", str(tmp_path / "run"), *QUICK]
+    command += ["--checkpoint-every", "1"]
+    assert main([*command, "--spill-dtype", "bf16"]) == 0
+    more = [*command, "--epochs", "6", "--resume"]
+    assert main(more) == 2
+    assert "spill_dtype was 'torch.bfloat16' and is now 'absent'" in capfd.readouterr().err
+    assert main([*more, "--spill-dtype", "bf16"]) == 0
