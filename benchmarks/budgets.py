@@ -3,8 +3,9 @@
     python benchmarks/budgets.py [--graph ogbn_arxiv_nofeat] [--layers 3] [--hidden 256] [--first 14] [--halvings 4]
 
 128 random features, 40 classes, a graph transformer with the settings of `dgl-gt train`, one rank. This machine is measured
-first (`dgl-gt calibrate --spill`). For each budget, the graph is planned and cut as the plan says, and `dgl-gt train` takes
-three epochs; seconds are those of the median step, and memory is the largest resident size of the process, its libraries included.
+first (`dgl-gt calibrate --spill`). For each budget, the graph is planned and cut as the plan says, and `dgl-gt train
+--strategy auto` takes three epochs with the budget; seconds are those of the median step, and memory is the largest resident
+size of the process, its libraries included.
 """
 
 from __future__ import annotations
@@ -48,14 +49,13 @@ def with_data(graph):
     return replace(graph, node_data=nodes)
 
 
-def run(folder: Path, graph, choice, settings: list) -> dict:
-    """What training as planned takes."""
+def run(folder: Path, graph, choice, budget: int, settings: list) -> dict:
+    """What training takes on as many parts as planned, with this budget (bytes)."""
     shards = folder / f"{choice.parts} parts"
     if not shards.exists():
         partition(graph, choice.parts, shards)
-    how = ["--spill", folder] if choice.spilled else ["--activation-checkpoint", choice.activation_checkpoint]
-    printed = dgl_gt("train", shards, "--nproc", 1, "--epochs", 3, *settings, *how, "--json")
-    return json.loads(printed)
+    options = ["--profile", folder / "profile.yaml", "--rank-memory", budget, "--spill", folder, "--strategy", "auto"]
+    return json.loads(dgl_gt("train", shards, "--nproc", 1, "--epochs", 3, *settings, *options, "--json"))
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def main() -> None:
             except InputError as error:
                 print(f"{format_bytes(budget)}: {error}", file=sys.stderr)
                 break
-            record = run(folder, graph, choice, settings)
+            record = run(folder, graph, choice, budget, settings)
             found.append({"budget": budget, "choice": choice, "record": record})
             print(format_bytes(budget), choice.title, choice.memory_bytes, record, file=sys.stderr)
     rows = []

@@ -5,8 +5,8 @@
 
 A graph transformer on 128 random features, 40 classes, AdamW, dropout 0.2, float32, on one rank. In memory: as it is, and
 with activation checkpointing of all layers, on shards of one part. Part by part: on shards of several. Each runs in a
-process of its own with the allocator of `dgl-gt train`, one after the other; seconds are the median of the steps after a first one, and memory is the largest
-resident size of the process, and how much it was above that before the first step.
+process of its own with the allocator of `dgl-gt train`, one after the other; seconds are the median of the steps after a
+first one, and memory is the largest resident size of the process, and how much it was above that before the first step.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def main() -> None:
             partition(graph, parts, Path(folder) / name)
         for tool in TOOLS:
             more = ["--tool", tool, "--shards", folder, "--spill", args.spill or folder]
-            line, environment = [sys.executable, *sys.argv, *more], os.environ | environment_of_ranks()
+            line, bounded = [sys.executable, *sys.argv, *more], tool == "part by part"
+            environment = os.environ | environment_of_ranks(bounded=bounded)
             printed = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, env=environment)
             found[tool] = json.loads(printed.stdout.splitlines()[-1])
     if args.json:

@@ -93,16 +93,18 @@ def run_on_parts(
     *,
     choice: tuple[str | None, int] | None = None,
     spills: bool = False,
+    bounded: bool = False,
     **options,
 ):
     """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.ranks.launch.run_on_ranks` returns.
 
     ``nproc`` is what the user asked for, and ``choice`` a strategy and depth that the shards must allow. Both are
-    checked before ranks start. With ``spills``, a vertex cut runs as an edge cut. Other options are those of that function.
+    checked before ranks start. With ``spills``, a vertex cut runs as an edge cut, and memory is ``bounded``. Other options
+    are those of that function.
     """
     from dgl_gt.ranks.launch import run_on_ranks
 
-    options |= {"nproc": nproc, "timeout": timeout}
+    options |= {"nproc": nproc, "timeout": timeout, "bounded": bounded or spills}
     return run_on_ranks(argv, lambda: _number_of_parts(directory, nproc, choice, spills), work, **options)
 
 

@@ -161,7 +161,7 @@ def _plan(args, command: argparse.ArgumentParser):
     config = config_of(args, _OF_CONFIG)
     if args.prices:
         return quote(args, config, _traces_of(args, config), _additions(args))
-    profile = assumed_profile(read_profile(args.profile, args.preset))
+    profile = assumed_profile(read_profile(args.profile, args.preset), args.rank_memory is not None)
     if args.search_policy:
         return search(args, config, profile)
     policy = policy_of(config.changed(policy=args.policy)) if args.policy else Policy()

@@ -38,7 +38,10 @@ def search(args, config: TrainConfig, profile: Profile):
     (directory,) = args.source
     if read_manifest(directory)["parts"] == 1:
         raise InputError(f"{directory} has one part, and one rank exchanges nothing; partition into two parts or more")
-    return run_on_parts(args.argv, directory, lambda: _search_on_rank(directory, args, config, profile, out))
+    bounded = args.rank_memory is not None
+    return run_on_parts(
+        args.argv, directory, lambda: _search_on_rank(directory, args, config, profile, out), bounded=bounded
+    )
 
 
 def _search_on_rank(directory: str, args, config: TrainConfig, profile: Profile, out: Path):

@@ -134,6 +134,7 @@ def _train(args):
         choice=None if profile else config.exchange.choice,
         allocator=args.allocator,
         spills=args.spill is not None,
+        bounded=args.rank_memory is not None,
         memory_advice=lambda: _memory_advice(args, config),
         max_restarts=args.max_restarts,
     )

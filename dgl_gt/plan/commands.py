@@ -92,7 +92,7 @@ def plan(
             list(sources),
             sizes,
             lambda features: tracer_of(config, features, classes, factory),
-            assumed_profile(profile),
+            assumed_profile(profile, rank_memory is not None),
             rank_memory=rank_memory,
             max_depth=max_depth,
             seed=seed,

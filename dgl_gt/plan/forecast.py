@@ -21,7 +21,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.layout import mapped_layout
 from dgl_gt.partition.shards.manifest import is_shards, read_manifest
 from dgl_gt.partition.sources.load import load_graph
-from dgl_gt.partition.system.allocator import memory_factor_of_ranks
+from dgl_gt.partition.system.allocator import factor_with_bound, memory_factor_of_ranks
 from dgl_gt.partition.system.units import format_count
 
 from .candidates import NothingFits, Plan
@@ -32,11 +32,10 @@ _MOST_PIECES = 64  # parts per rank that a plan of a graph tries
 _MOST_SAVING = 4  # by all further parts, relative to what the last doubling of their number saved
 
 
-def assumed_profile(profile: Profile) -> Profile:
-    """The profile, the default one with what the allocator of ranks on this machine adds to their memory."""
-    if profile.kind != "default":
-        return profile
-    return msgspec.structs.replace(profile, memory_factor=memory_factor_of_ranks())
+def assumed_profile(profile: Profile, bounded: bool) -> Profile:
+    """The profile with what the allocator adds to the memory of ranks: in the default one, what that of this machine does."""
+    factor = memory_factor_of_ranks() if profile.kind == "default" else profile.memory_factor
+    return msgspec.structs.replace(profile, memory_factor=factor_with_bound(factor) if bounded else factor)
 
 
 def forecast(

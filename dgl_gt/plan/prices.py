@@ -153,7 +153,7 @@ def _profile(machine: _Machine, place: str, folder: Path) -> Profile:
         profile = read_profile(folder / machine.profile)
     else:
         raise InputError(f"{place}.profile is {machine.profile!r}; it must be {_PROFILES}")
-    profile, link = assumed_profile(profile), profile.link_bytes_per_s
+    profile, link = assumed_profile(profile, bounded=False), profile.link_bytes_per_s
     if isinstance(link, Hosts):
         profile = msgspec.structs.replace(
             profile, link_bytes_per_s=msgspec.structs.replace(link, ranks_per_host=machine.ranks)

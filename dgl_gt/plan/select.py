@@ -19,7 +19,7 @@ from .candidates import Candidate, NothingFits, Plan
 from .trace import Trace, cut_costs, traced_time
 from .tracer import Tracer
 
-_FACTOR_OF_PIECES = 1.3  # bytes of a process for each of its tensors where these are of many sizes, with any allocator
+_HOLES, _MOST_HOLES = 0.6, 256 << 20  # between tensors of many sizes, as of pieces: of their bytes, and bytes
 
 
 def choose(
@@ -275,8 +275,10 @@ class Search:
         kept, tensors = trace.kept(figures) + also_kept, trace.peak_bytes(figures) + also_kept
         libraries = np.broadcast_to(self.profile.process_bytes, figures.parts)
         libraries = libraries + (self.profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
-        factor = max(self.profile.memory_factor, _FACTOR_OF_PIECES if candidate.spilled else 1.0)
-        process = (factor * tensors + libraries).astype(np.int64)
+        beside = (self.profile.memory_factor - 1) * tensors
+        if candidate.spilled:  # ranks then give large blocks back
+            beside = np.minimum(_HOLES * tensors, _MOST_HOLES)
+        process = (tensors + beside + libraries).astype(np.int64)
         time = traced_time(trace, figures, self.profile, free_bytes=self.bounds - process)
         largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())
         refused, memory_ratio = None, float(process[shortest] / self.bounds[shortest])

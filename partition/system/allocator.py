@@ -1,8 +1,9 @@
-"""The memory allocator of ranks: jemalloc or tcmalloc where the system has one, else glibc's with settings of its own.
+"""The memory allocator of ranks: tcmalloc or jemalloc where the system has one, else glibc's with settings of its own.
 
 A training step frees large tensors and asks for the same sizes again. glibc gives them back to the system and takes them
 again in pages of 4 KiB, which takes up to half of a step on a CPU. jemalloc and tcmalloc keep them, at little more memory;
-glibc can be told to, but holes between tensors then take up to as much again. This module does not import torch.
+glibc can be told to, but holes between tensors then take half as much again. Ranks with a bound of their memory, or that run
+part by part, reuse small blocks and give large ones back. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from dgl_gt.partition.errors import InputError, check_one_of
 
 ALLOCATORS = ("auto", "jemalloc", "tcmalloc", "glibc")
 _ROOT = Path("/")
+_LARGE_BLOCK = 32 << 20  # older glibc keeps no larger ones
 _LIBRARIES = {  # in the order of choice, by their file names
-    "jemalloc": ("libjemalloc.so.2",),
     "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"),
+    "jemalloc": ("libjemalloc.so.2",),
 }
 _PACKAGES = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}  # of Debian and Ubuntu
 _KEEP = {
@@ -35,35 +37,41 @@ _KEEP = {
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
     },
 }
+_KEEP_SMALL = _KEEP | {
+    "jemalloc": {"MALLOC_CONF": "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:500,muzzy_decay_ms:0"},
+    "glibc": {name: value for name, value in _KEEP["glibc"].items() if name != "MALLOC_MMAP_MAX_"}
+    | {"MALLOC_MMAP_THRESHOLD_": str(_LARGE_BLOCK)},
+}
 _MEMORY_FACTORS = {  # see docs/selector.md; mallopt cannot switch off the lists of small chunks
     "jemalloc": 1.13,
     "tcmalloc": 1.02,
-    "glibc": 1.4,
+    "glibc": 1.5,
     "glibc by mallopt": 2.4,
 }
 _M_MMAP_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -4, -3, -1  # of mallopt
-_KEPT_BLOCK, _KEPT_BYTES = 32 << 20, 256 << 20  # older glibc takes no larger blocks
+_KEPT_BYTES = 256 << 20
 _keeps_by_mallopt = False  # this process, see keep_for_reuse
 
 
 def environment_of_ranks(
-    asked: str = "auto", environ: Mapping[str, str] = os.environ, root: Path = _ROOT
+    asked: str = "auto", bounded: bool = False, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
 ) -> dict[str, str]:
     """The variables with which ranks start, so that they have an allocator, one of :data:`ALLOCATORS`.
 
-    Where ``environ`` preloads libraries, ``auto`` leaves them alone, and another name comes before them. ``InputError`` if
-    the system does not have the one that is asked for.
+    Those with memory that is ``bounded`` give large blocks back. Where ``environ`` preloads libraries, ``auto`` leaves them
+    alone, and another name comes before them. ``InputError`` if the system does not have the one that is asked for.
     """
     check_one_of("allocator", asked, ALLOCATORS)
     preloaded, theirs = environ.get("LD_PRELOAD", ""), _first_in(environ.get("LD_PRELOAD", ""))
-    usual = _KEEP["glibc"]  # does nothing to the others, and holds where the system does not preload them
+    settings = _KEEP_SMALL if bounded else _KEEP
+    usual = settings["glibc"]  # does nothing to the others, and holds where the system does not preload them
     if asked == "glibc" or asked == "auto" and preloaded and not theirs:
         return usual
     if theirs and asked in ("auto", theirs):
-        return _KEEP[theirs] | usual
+        return settings[theirs] | usual
     for name in _LIBRARIES if asked == "auto" else (asked,):
         if path := _find(name, environ, root):
-            return _KEEP[name] | {"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} | usual
+            return settings[name] | {"LD_PRELOAD": f"{path}:{preloaded}".rstrip(":")} | usual
     if asked == "auto":
         return usual
     raise InputError(
@@ -116,6 +124,11 @@ def memory_factor_of_ranks() -> float:
     return _MEMORY_FACTORS.get(name, 1.0)
 
 
+def factor_with_bound(factor: float) -> float:
+    """The factor of ranks whose memory is bounded: glibc, which alone has a high one, then gives large blocks back."""
+    return factor if factor <= max(_MEMORY_FACTORS["jemalloc"], _MEMORY_FACTORS["tcmalloc"]) else 1.0
+
+
 def check_running(asked: str) -> None:
     """Raise :class:`InputError` in a rank that does not run with the allocator that was asked for by name."""
     running = running_allocator()
@@ -148,5 +161,5 @@ def keep_small_blocks() -> None:
     """
     libc = ctypes.CDLL(None)
     if running_allocator() == "glibc" and hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -11,6 +11,7 @@ from dgl_gt.partition.system import allocator
 from dgl_gt.partition.system.allocator import (
     check_running,
     environment_of_ranks,
+    factor_with_bound,
     memory_factor,
     memory_factor_of_ranks,
     running_allocator,
@@ -54,9 +55,9 @@ def root(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "installed", "expected"),
     [
-        ("auto", [JEMALLOC, TCMALLOC], JEMALLOC),
-        ("auto", [TCMALLOC], TCMALLOC),
-        ("auto", ["opt/conda/lib/libjemalloc.so.2", TCMALLOC], "opt/conda/lib/libjemalloc.so.2"),
+        ("auto", [JEMALLOC, TCMALLOC], TCMALLOC),
+        ("auto", [JEMALLOC], JEMALLOC),
+        ("auto", ["opt/conda/lib/libjemalloc.so.2", JEMALLOC], "opt/conda/lib/libjemalloc.so.2"),
         ("auto", [], None),
         ("tcmalloc", [JEMALLOC, TCMALLOC], TCMALLOC),
         ("glibc", [JEMALLOC, TCMALLOC], None),
@@ -64,23 +65,24 @@ def root(tmp_path):
 )
 def test_what_ranks_preload(root, asked, installed, expected):
     environ = {"LD_LIBRARY_PATH": ":lib:/opt/conda/lib"}
-    found = environment_of_ranks(asked, environ, root(*installed))
+    found = environment_of_ranks(asked, False, environ, root(*installed))
     assert found.get("LD_PRELOAD") == (expected and str(root() / expected))
     assert found["MALLOC_MMAP_MAX_"] == "0"  # in case that the system does not preload it
     assert ("MALLOC_CONF" in found) == (expected is not None and "jemalloc" in expected)
+    assert ("TCMALLOC_RELEASE_RATE" in found) == (expected is not None and "tcmalloc" in expected)
 
 
 def test_what_a_user_preloads_stays(root):
     everything = root(JEMALLOC, TCMALLOC)
 
     def preloaded(asked, library):
-        return environment_of_ranks(asked, {"LD_PRELOAD": library}, everything).get("LD_PRELOAD")
+        return environment_of_ranks(asked, False, {"LD_PRELOAD": library}, everything).get("LD_PRELOAD")
 
     assert preloaded("auto", "/my/libmimalloc.so /opt/jemalloc-tools/libtracer.so") is None
     assert preloaded("jemalloc", "/my/tracer.so") == f"{everything / JEMALLOC}:/my/tracer.so"
     assert preloaded("auto", "/my/libtcmalloc.so.4") is preloaded("tcmalloc", "/my/libtcmalloc.so.4") is None
     assert preloaded("tcmalloc", "libjemalloc.so.2") == f"{everything / TCMALLOC}:libjemalloc.so.2"
-    found = environment_of_ranks("auto", {"LD_PRELOAD": "/my/libtcmalloc.so.4"}, everything)
+    found = environment_of_ranks("auto", False, {"LD_PRELOAD": "/my/libtcmalloc.so.4"}, everything)
     assert "MALLOC_CONF" not in found and "TCMALLOC_RELEASE_RATE" in found
 
 
@@ -95,18 +97,25 @@ def test_memory_of_a_process_for_its_tensors(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(allocator, "_keeps_by_mallopt", False)
     assert memory_factor() == 1.0
-    assert memory_factor_of_ranks() > 1.0
+    assert memory_factor_of_ranks() > 1.0 == factor_with_bound(memory_factor_of_ranks())
+
+
+def test_memory_that_is_bounded(root):
+    found = environment_of_ranks("glibc", True, {}, root())
+    assert "MALLOC_MMAP_MAX_" not in found and "MALLOC_MMAP_THRESHOLD_" in found
+    found = environment_of_ranks("jemalloc", True, {}, root(JEMALLOC))
+    assert found["MALLOC_CONF"] != environment_of_ranks("jemalloc", False, {}, root(JEMALLOC))["MALLOC_CONF"]
 
 
 @pytest.mark.parametrize(("asked", "package"), [("jemalloc", "libjemalloc2"), ("tcmalloc", "libtcmalloc-minimal4")])
 def test_an_allocator_that_is_not_installed(root, asked, package):
     with pytest.raises(InputError, match=f"^allocator is {asked}, .*{package}"):
-        environment_of_ranks(asked, {}, root())
+        environment_of_ranks(asked, False, {}, root())
 
 
 def test_an_allocator_that_there_is_not(root):
     with pytest.raises(InputError, match="^allocator is 'mimalloc'"):
-        environment_of_ranks("mimalloc", {}, root())
+        environment_of_ranks("mimalloc", False, {}, root())
 
 
 def printed(code, *arguments, **variables):
