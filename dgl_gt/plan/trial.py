@@ -18,7 +18,7 @@ from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.figures.figures import dealt_parts
 from dgl_gt.partition.figures.profile import DEFAULT, Profile
 from dgl_gt.partition.shards.manifest import read_manifest
-from dgl_gt.partition.system.allocator import memory_factor
+from dgl_gt.partition.system.allocator import keep_if_room, memory_factor
 from dgl_gt.partition.system.child_process import run_forked
 from dgl_gt.partition.system.units import format_bytes
 from dgl_gt.run_files.run_record import PlanOfRun, Trial
@@ -77,6 +77,8 @@ def load_fastest(
         dealt = {str(each): _dealt(comm, each, profile, parts_per_rank) for each in directories}
         bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
         candidates, plan = _plan(sg, dealt, config, profile, bounds, factory, spill)
+    largest = max(candidates, key=lambda each: each.memory_bytes)
+    keep_if_room(largest.memory_bytes, largest.peak_bytes, largest.memory_bytes / largest.memory_ratio)
     del sg
     options |= {"spill": spill, "parts_per_rank": dealt}
     trials = [_run_trial(each, config, options, factory) for each in candidates]

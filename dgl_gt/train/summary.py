@@ -72,12 +72,15 @@ class Progress:
         if is_first or self._is_better(validation, self._best_validation):
             self._note(epoch, validation)
         done = epoch + 1
+        metrics = f"loss {loss:.4f}"
+        if math.isfinite(validation):
+            metrics += f"  validation {validation:.4f}{self._best}"
         if self._in_notebook:
-            self._in_notebook(f"loss {loss:.4f}  validation {validation:.4f}{self._best}", done, self._epochs)
+            self._in_notebook(metrics, done, self._epochs)
             return
         left_s = (time.monotonic() - self._started_s) / (done - self._first) * (self._epochs - done)
         left = f"{tqdm.format_interval(left_s)} left"
-        text = f"loss {loss:.4f}  validation {validation:.4f}{self._best}  {seconds:.2f} s per epoch"
+        text = f"{metrics}  {seconds:.2f} s per epoch"
         self._bar.set_description_str(f"{left}  {text}", refresh=False)  # a narrow terminal shows the beginning
         self._bar.update(done - self._bar.n)
         if not self._on_terminal and done % max(1, self._epochs // _PLAIN_LINES) == 0:

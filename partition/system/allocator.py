@@ -124,6 +124,13 @@ def memory_factor_of_ranks() -> float:
     return _MEMORY_FACTORS.get(name, 1.0)
 
 
+def keep_if_room(process: float, tensors: float, bound: float) -> None:
+    """Let glibc keep large blocks, too, in this rank with bounded memory, if twice its tensors would fit (bytes)."""
+    started_bounded = set(_KEEP_SMALL["glibc"]) <= set(os.environ) and running_allocator() == "glibc"
+    if started_bounded and process + tensors <= bound:
+        ctypes.CDLL(None).mallopt(_M_MMAP_MAX, 0)
+
+
 def factor_with_bound(factor: float) -> float:
     """The factor of ranks whose memory is bounded: glibc, which alone has a high one, then gives large blocks back."""
     return factor if factor <= max(_MEMORY_FACTORS["jemalloc"], _MEMORY_FACTORS["tcmalloc"]) else 1.0

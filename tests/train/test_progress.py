@@ -40,7 +40,7 @@ def test_before_the_first_evaluation_there_is_no_best(capsys):
     with Progress(2) as progress:
         progress.start(TrainHistory("accuracy", False, [], [], best_epoch=-1, validation=-1.0, test=-1.0))
         progress.after_epoch(0, 1.0, float("nan"), 0.1)
-    assert "validation nan  0.10 s" in capsys.readouterr().err
+    assert "loss 1.0000  0.10 s" in capsys.readouterr().err
 
 
 def test_other_ranks_show_nothing(capsys):

@@ -29,6 +29,9 @@ def use():
     ctypes.memset(block, 1, 1 << 27)
     libc.free(block)
 
+if "room" in sys.argv:
+    from dgl_gt.partition.system.allocator import keep_if_room
+    keep_if_room(3, 2, int(sys.argv[2]))
 if "keep" in sys.argv:
     from dgl_gt.partition.system.allocator import keep_for_reuse
     keep_for_reuse()
@@ -133,6 +136,12 @@ def test_the_allocator_that_runs(asked):
     code = "from dgl_gt.partition.system.allocator import *; check_running('auto'); print(running_allocator())"
     assert printed(code, **variables) == asked
     assert int(printed(FAULTS, **variables)) < 1000  # of 32,768 pages
+
+
+@pytest.mark.skipif(running_allocator() != "glibc", reason="this process has another allocator")
+def test_a_bounded_rank_keeps_large_blocks_where_there_is_room():
+    bounded = environment_of_ranks("glibc", True)
+    assert int(printed(FAULTS, "room", "5", **bounded)) < 1000 < int(printed(FAULTS, "room", "4", **bounded))
 
 
 def test_another_allocator_than_was_asked_for_is_refused():
