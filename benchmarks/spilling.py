@@ -30,7 +30,7 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, set_dropout_step
 from dgl_gt.partition import partition
 from dgl_gt.partition.console import table
-from dgl_gt.partition.system.allocator import environment_of_ranks
+from dgl_gt.partition.system.allocator import BLOCK_OF_PIECES, environment_of_ranks
 from dgl_gt.partition.system.units import format_bytes
 
 FEATURES, CLASSES = 128, 40
@@ -87,8 +87,9 @@ def main() -> None:
             partition(graph, parts, Path(folder) / name)
         for tool in TOOLS:
             more = ["--tool", tool, "--shards", folder, "--spill", args.spill or folder]
-            line, bounded = [sys.executable, *sys.argv, *more], tool == "part by part"
-            environment = os.environ | environment_of_ranks(bounded=bounded)
+            line = [sys.executable, *sys.argv, *more]
+            kept_block = BLOCK_OF_PIECES if tool == "part by part" else None
+            environment = os.environ | environment_of_ranks(kept_block=kept_block)
             printed = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, env=environment)
             found[tool] = json.loads(printed.stdout.splitlines()[-1])
     if args.json:

@@ -93,7 +93,7 @@ def load(
     keep_freed_memory : bool
         Whether glibc, on a CPU, keeps freed memory of this process for the next tensor, which takes a third off a training
         step; the process then takes twice the memory or more. An allocator that is preloaded takes less, see
-        docs/guide.md. Settings of malloc in the environment win.
+        docs/cli.md. Settings of malloc in the environment win.
     spill : path, optional
         Directory for the rows between layers, with which the models of this package run one part after the other, so that
         a rank holds the working set of one part; see docs/spilling.md.
@@ -126,9 +126,8 @@ def load(
                 )
             spilling = None if spill is None else (str(spill), spill_dtype)
             sg = _load(directory, strategy, depth, comm, device, overlap, spilling, parts_per_rank)
-    if (
-        keep_freed_memory and sg.device.type == "cpu" and sg.stream is None
-    ):  # mallopt alone would leave holes between pieces of many sizes
+    # mallopt alone would leave holes between pieces of many sizes
+    if keep_freed_memory and sg.device.type == "cpu" and sg.stream is None:
         keep_for_reuse()
     return sg
 

@@ -19,7 +19,8 @@ from .candidates import Candidate, NothingFits, Plan
 from .trace import Trace, cut_costs, traced_time
 from .tracer import Tracer
 
-_HOLES, _MOST_HOLES = 0.6, 256 << 20  # between tensors of many sizes, as of pieces: of their bytes, and bytes
+# holes between tensors of many sizes, as of pieces, that a process holds: of the bytes above some, and bytes
+_HOLES, _WITHOUT_HOLES, _MOST_HOLES = 0.7, 64 << 20, 256 << 20
 
 
 def choose(
@@ -276,8 +277,8 @@ class Search:
         libraries = np.broadcast_to(self.profile.process_bytes, figures.parts)
         libraries = libraries + (self.profile.checkpointing_bytes if candidate.activation_checkpoint != "none" else 0.0)
         beside = (self.profile.memory_factor - 1) * tensors
-        if candidate.spilled:  # ranks then give large blocks back
-            beside = np.minimum(_HOLES * tensors, _MOST_HOLES)
+        if candidate.spilled:
+            beside = np.clip(_HOLES * (tensors - _WITHOUT_HOLES), 0, _MOST_HOLES)
         process = (tensors + beside + libraries).astype(np.int64)
         time = traced_time(trace, figures, self.profile, free_bytes=self.bounds - process)
         largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())

@@ -77,8 +77,10 @@ def load_fastest(
         dealt = {str(each): _dealt(comm, each, profile, parts_per_rank) for each in directories}
         bounds = {"rank_memory": rank_memory, "max_depth": max_depth}
         candidates, plan = _plan(sg, dealt, config, profile, bounds, factory, spill)
-    largest = max(candidates, key=lambda each: each.memory_bytes)
-    keep_if_room(largest.memory_bytes, largest.peak_bytes, largest.memory_bytes / largest.memory_ratio)
+    largest = max(candidates, key=lambda each: each.memory_ratio)
+    if sg.device.type == "cpu" and not any(each.spilled for each in candidates):
+        bound = largest.memory_bytes / largest.memory_ratio
+        keep_if_room(largest.memory_bytes, largest.peak_bytes, bound)
     del sg
     options |= {"spill": spill, "parts_per_rank": dealt}
     trials = [_run_trial(each, config, options, factory) for each in candidates]

@@ -276,7 +276,7 @@ def identity_of(
     if is_policy_file(config.exchange.policy):  # what the file says, not only its name
         settings["policy"] = str(config.exchange.rules.described())
     if (stream := graphs[0].stream) is not None and stream.spill_dtype:
-        settings["spill_dtype"] = str(stream.spill_dtype)
+        settings["spill_dtype"] = "bf16"
     settings["model_factory"] = factory_name
     shapes = {name: [str(value.dtype), *value.shape] for name, value in model.state_dict().items()}
     return {"settings": settings, "data": data, "tensors": shapes}

@@ -2,8 +2,8 @@
 
 A training step frees large tensors and asks for the same sizes again. glibc gives them back to the system and takes them
 again in pages of 4 KiB, which takes up to half of a step on a CPU. jemalloc and tcmalloc keep them, at little more memory;
-glibc can be told to, but holes between tensors then take half as much again. Ranks with a bound of their memory, or that run
-part by part, reuse small blocks and give large ones back. This module does not import torch.
+glibc can be told to, but holes between tensors then take half as much again. So in ranks with a bound of their memory, or
+that run part by part, glibc gives large blocks back, and jemalloc all after half a second. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dgl_gt.partition.errors import InputError, check_one_of
 
 ALLOCATORS = ("auto", "jemalloc", "tcmalloc", "glibc")
 _ROOT = Path("/")
-_LARGE_BLOCK = 32 << 20  # older glibc keeps no larger ones
+BLOCK_OF_PIECES = 32 << 20  # older glibc keeps no larger ones
+BLOCK_WITH_BOUND = 2**17  # a process then takes little more than its tensors
 _LIBRARIES = {  # in the order of choice, by their file names
     "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"),
     "jemalloc": ("libjemalloc.so.2",),
@@ -37,10 +38,10 @@ _KEEP = {
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
     },
 }
+_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
 _KEEP_SMALL = _KEEP | {
     "jemalloc": {"MALLOC_CONF": "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:500,muzzy_decay_ms:0"},
-    "glibc": {name: value for name, value in _KEEP["glibc"].items() if name != "MALLOC_MMAP_MAX_"}
-    | {"MALLOC_MMAP_THRESHOLD_": str(_LARGE_BLOCK)},
+    "glibc": {name: value for name, value in _KEEP["glibc"].items() if name != "MALLOC_MMAP_MAX_"},
 }
 _MEMORY_FACTORS = {  # see docs/selector.md; mallopt cannot switch off the lists of small chunks
     "jemalloc": 1.13,
@@ -54,17 +55,19 @@ _keeps_by_mallopt = False  # this process, see keep_for_reuse
 
 
 def environment_of_ranks(
-    asked: str = "auto", bounded: bool = False, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
+    asked: str = "auto", kept_block: int | None = None, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
 ) -> dict[str, str]:
     """The variables with which ranks start, so that they have an allocator, one of :data:`ALLOCATORS`.
 
-    Those with memory that is ``bounded`` give large blocks back. Where ``environ`` preloads libraries, ``auto`` leaves them
+    With ``kept_block``, glibc gives blocks above that back (bytes). Where ``environ`` preloads libraries, ``auto`` leaves them
     alone, and another name comes before them. ``InputError`` if the system does not have the one that is asked for.
     """
     check_one_of("allocator", asked, ALLOCATORS)
     preloaded, theirs = environ.get("LD_PRELOAD", ""), _first_in(environ.get("LD_PRELOAD", ""))
-    settings = _KEEP_SMALL if bounded else _KEEP
-    usual = settings["glibc"]  # does nothing to the others, and holds where the system does not preload them
+    settings = _KEEP_SMALL if kept_block else _KEEP
+    usual = settings["glibc"] | (
+        {_THRESHOLD: str(kept_block)} if kept_block else {}
+    )  # does nothing to the others, and holds where the system does not preload them
     if asked == "glibc" or asked == "auto" and preloaded and not theirs:
         return usual
     if theirs and asked in ("auto", theirs):
@@ -126,14 +129,15 @@ def memory_factor_of_ranks() -> float:
 
 def keep_if_room(process: float, tensors: float, bound: float) -> None:
     """Let glibc keep large blocks, too, in this rank with bounded memory, if twice its tensors would fit (bytes)."""
-    started_bounded = set(_KEEP_SMALL["glibc"]) <= set(os.environ) and running_allocator() == "glibc"
-    if started_bounded and process + tensors <= bound:
+    names = {_THRESHOLD, *_KEEP_SMALL["glibc"]}
+    is_bounded = names <= set(os.environ) and "MALLOC_MMAP_MAX_" not in os.environ and running_allocator() == "glibc"
+    if is_bounded and process + tensors <= bound:
         ctypes.CDLL(None).mallopt(_M_MMAP_MAX, 0)
 
 
 def factor_with_bound(factor: float) -> float:
-    """The factor of ranks whose memory is bounded: glibc, which alone has a high one, then gives large blocks back."""
-    return factor if factor <= max(_MEMORY_FACTORS["jemalloc"], _MEMORY_FACTORS["tcmalloc"]) else 1.0
+    """The factor of ranks whose memory is bounded: that of glibc is then 1, because it gives blocks back."""
+    return 1.0 if factor in (_MEMORY_FACTORS["glibc"], _MEMORY_FACTORS["glibc by mallopt"]) else factor
 
 
 def check_running(asked: str) -> None:
@@ -168,5 +172,5 @@ def keep_small_blocks() -> None:
     """
     libc = ctypes.CDLL(None)
     if running_allocator() == "glibc" and hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
+        libc.mallopt(_M_MMAP_THRESHOLD, BLOCK_OF_PIECES)
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -271,5 +271,5 @@ def test_a_run_of_rounded_rows_goes_on_with_them(shards, spill, tmp_path, capfd)
     assert main([*command, "--spill-dtype", "bf16"]) == 0
     more = [*command, "--epochs", "6", "--resume"]
     assert main(more) == 2
-    assert "spill_dtype was 'torch.bfloat16' and is now 'absent'" in capfd.readouterr().err
+    assert "spill_dtype was 'bf16' and is now 'absent'" in capfd.readouterr().err
     assert main([*more, "--spill-dtype", "bf16"]) == 0
