@@ -65,9 +65,8 @@ def environment_of_ranks(
     check_one_of("allocator", asked, ALLOCATORS)
     preloaded, theirs = environ.get("LD_PRELOAD", ""), _first_in(environ.get("LD_PRELOAD", ""))
     settings = _KEEP_SMALL if kept_block else _KEEP
-    usual = settings["glibc"] | (
-        {_THRESHOLD: str(kept_block)} if kept_block else {}
-    )  # does nothing to the others, and holds where the system does not preload them
+    # glibc's settings do nothing to the others, and hold where the system does not preload them
+    usual = settings["glibc"] | ({_THRESHOLD: str(kept_block)} if kept_block else {})
     if asked == "glibc" or asked == "auto" and preloaded and not theirs:
         return usual
     if theirs and asked in ("auto", theirs):
