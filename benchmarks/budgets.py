@@ -28,6 +28,7 @@ from dgl_gt.partition.console import table
 from dgl_gt.partition.errors import InputError
 from dgl_gt.partition.system.units import format_bytes, format_count
 from dgl_gt.plan import plan, read_profile
+from dgl_gt.plan.candidates import Candidate
 from dgl_gt.train import read_config
 
 FEATURES, CLASSES = 128, 40
@@ -81,11 +82,12 @@ def main() -> None:
                 print(f"{format_bytes(budget)}: {error}", file=sys.stderr)
                 break
             record = run(folder, graph, choice, budget, settings)
-            found.append({"budget": budget, "choice": choice, "record": record})
+            found.append({"budget": budget, "record": record})
             print(format_bytes(budget), choice.title, choice.memory_bytes, record, file=sys.stderr)
     rows = []
     for each in found:
-        choice, record = each["choice"], each["record"]
+        record = each["record"]
+        choice = Candidate(**record["plan"]["choice"])
         how = "in memory" if not choice.spilled else f"{format_count(choice.parts, 'part')}, part by part"
         how += f", checkpoint {choice.activation_checkpoint}" if choice.activation_checkpoint != "none" else ""
         peak = record["peak_memory_bytes"][0]

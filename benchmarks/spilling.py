@@ -30,7 +30,7 @@ import dgl_gt
 from dgl_gt.nn import GraphTransformer, apply_activation_checkpoint, set_dropout_step
 from dgl_gt.partition import partition
 from dgl_gt.partition.console import table
-from dgl_gt.partition.system.allocator import BLOCK_OF_PIECES, environment_of_ranks
+from dgl_gt.partition.system.allocator import environment_of_ranks
 from dgl_gt.partition.system.units import format_bytes
 
 FEATURES, CLASSES = 128, 40
@@ -88,8 +88,7 @@ def main() -> None:
         for tool in TOOLS:
             more = ["--tool", tool, "--shards", folder, "--spill", args.spill or folder]
             line = [sys.executable, *sys.argv, *more]
-            kept_block = BLOCK_OF_PIECES if tool == "part by part" else None
-            environment = os.environ | environment_of_ranks(kept_block=kept_block)
+            environment = os.environ | environment_of_ranks(bounded=tool == "part by part")
             printed = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, env=environment)
             found[tool] = json.loads(printed.stdout.splitlines()[-1])
     if args.json:

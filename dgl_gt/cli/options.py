@@ -14,7 +14,7 @@ from dgl_gt.partition.figures.profile import PRESETS
 from dgl_gt.partition.figures.strategies import CHOICES, strategy_for
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.manifest import check_joined, read_manifest
-from dgl_gt.partition.system.allocator import ALLOCATORS, BLOCK_OF_PIECES, BLOCK_WITH_BOUND
+from dgl_gt.partition.system.allocator import ALLOCATORS
 from dgl_gt.partition.system.units import format_count
 from dgl_gt.partition.system.yaml_file import check_keys, parse_yaml
 from dgl_gt.train.config import CHOOSE_KIND, KINDS, PATHS, SECTIONS, SETTINGS, TrainConfig, read_config
@@ -99,13 +99,12 @@ def run_on_parts(
     """Run ``work()`` on one rank per part of the shards; returns what :func:`dgl_gt.ranks.launch.run_on_ranks` returns.
 
     ``nproc`` is what the user asked for, and ``choice`` a strategy and depth that the shards must allow. Both are
-    checked before ranks start. With ``spills``, a vertex cut runs as an edge cut. With it, or with ``bounded`` memory, glibc
-    gives blocks back. Other options are those of that function.
+    checked before ranks start. With ``spills``, a vertex cut runs as an edge cut, and memory is ``bounded``. Other options
+    are those of that function.
     """
     from dgl_gt.ranks.launch import run_on_ranks
 
-    kept_block = BLOCK_OF_PIECES if spills else BLOCK_WITH_BOUND if bounded else None
-    options |= {"nproc": nproc, "timeout": timeout, "kept_block": kept_block}
+    options |= {"nproc": nproc, "timeout": timeout, "bounded": bounded or spills}
     return run_on_ranks(argv, lambda: _number_of_parts(directory, nproc, choice, spills), work, **options)
 
 

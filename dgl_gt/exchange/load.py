@@ -16,7 +16,7 @@ from dgl_gt.partition.figures.strategies import HALO, MIRROR, StrategyRules, str
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.shards.files import verify
 from dgl_gt.partition.shards.manifest import read_manifest
-from dgl_gt.partition.system.allocator import keep_for_reuse
+from dgl_gt.partition.system.allocator import keep_for_reuse, keep_small_blocks
 from dgl_gt.partition.system.units import format_count
 
 from .gather import Gather
@@ -92,7 +92,7 @@ def load(
         Parameters of :class:`dgl_gt.nn.NodeEmbedding` are left out.
     keep_freed_memory : bool
         Whether glibc, on a CPU, keeps freed memory of this process for the next tensor, which takes a third off a training
-        step; the process then takes twice the memory or more. An allocator that is preloaded takes less, see
+        step; the process then takes twice the memory or more. With ``spill`` it keeps small blocks. An allocator that is preloaded takes less, see
         docs/cli.md. Settings of malloc in the environment win.
     spill : path, optional
         Directory for the rows between layers, with which the models of this package run one part after the other, so that
@@ -126,8 +126,9 @@ def load(
                 )
             spilling = None if spill is None else (str(spill), spill_dtype)
             sg = _load(directory, strategy, depth, comm, device, overlap, spilling, parts_per_rank)
-    # mallopt alone would leave holes between pieces of many sizes
-    if keep_freed_memory and sg.device.type == "cpu" and sg.stream is None:
+    if sg.stream is not None:
+        keep_small_blocks(-1)
+    elif keep_freed_memory and sg.device.type == "cpu":
         keep_for_reuse()
     return sg
 

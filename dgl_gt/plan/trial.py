@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -80,7 +80,8 @@ def load_fastest(
     largest = max(candidates, key=lambda each: each.memory_ratio)
     if sg.device.type == "cpu" and not any(each.spilled for each in candidates):
         bound = largest.memory_bytes / largest.memory_ratio
-        keep_if_room(largest.memory_bytes, largest.peak_bytes, bound)
+        holes = keep_if_room(largest.memory_bytes, largest.peak_bytes, bound) - 1
+        candidates = [replace(it, memory_bytes=it.memory_bytes + int(holes * it.peak_bytes)) for it in candidates]
     del sg
     options |= {"spill": spill, "parts_per_rank": dealt}
     trials = [_run_trial(each, config, options, factory) for each in candidates]

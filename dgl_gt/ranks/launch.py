@@ -33,7 +33,7 @@ def run_on_ranks(
     *,
     nproc: int | None = None,
     allocator: str = "auto",
-    kept_block: int | None = None,
+    bounded: bool = False,
     timeout: float | None = None,
     memory_advice: Callable[[], str] | None = None,
     max_restarts: int = 0,
@@ -42,7 +42,7 @@ def run_on_ranks(
 
     ``arguments`` are those of this ``dgl-gt`` command, ``ranks()`` gives the number of ranks to start, and ``nproc`` is
     what the user asked for. Ranks have an ``allocator``, which :mod:`dgl_gt.partition.system.allocator` describes, as it does
-    ``kept_block``. They wait for each other to join for ``timeout`` seconds, by default without a limit.
+    memory that is ``bounded``. They wait for each other to join for ``timeout`` seconds, by default without a limit.
     ``memory_advice()`` says what was predicted and what to change where a rank runs out of memory. Ranks that fail for a
     reason that may pass start again, at most ``max_restarts`` times. Returns the result of ``work()`` on rank 0; elsewhere
     an exit code.
@@ -51,7 +51,7 @@ def run_on_ranks(
     if launcher is None:
         if "RANK" not in os.environ:
             options = {"timeout": timeout, "memory_advice": memory_advice, "max_restarts": max_restarts}
-            return launch_command(arguments, ranks(), environment_of_ranks(allocator, kept_block), **options)
+            return launch_command(arguments, ranks(), environment_of_ranks(allocator, bounded), **options)
         _check_environment()
         if max_restarts:
             raise InputError(

@@ -3,7 +3,7 @@
 A training step frees large tensors and asks for the same sizes again. glibc gives them back to the system and takes them
 again in pages of 4 KiB, which takes up to half of a step on a CPU. jemalloc and tcmalloc keep them, at little more memory;
 glibc can be told to, but holes between tensors then take half as much again. So in ranks with a bound of their memory, or
-that run part by part, glibc gives large blocks back, and jemalloc all after half a second. This module does not import torch.
+that run part by part, glibc gives large blocks back, and jemalloc all after half a second. torch is not imported here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from dgl_gt.partition.errors import InputError, check_one_of
 
 ALLOCATORS = ("auto", "jemalloc", "tcmalloc", "glibc")
 _ROOT = Path("/")
-BLOCK_OF_PIECES = 32 << 20  # older glibc keeps no larger ones
-BLOCK_WITH_BOUND = 2**17  # a process then takes little more than its tensors
+_SMALL_BLOCK = 32 << 20  # older glibc keeps no larger ones
 _LIBRARIES = {  # in the order of choice, by their file names
     "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"),
     "jemalloc": ("libjemalloc.so.2",),
@@ -39,9 +38,10 @@ _KEEP = {
     },
 }
 _THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
-_KEEP_SMALL = _KEEP | {
+_GIVE_BACK = _KEEP | {
     "jemalloc": {"MALLOC_CONF": "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:500,muzzy_decay_ms:0"},
-    "glibc": {name: value for name, value in _KEEP["glibc"].items() if name != "MALLOC_MMAP_MAX_"},
+    "glibc": {name: value for name, value in _KEEP["glibc"].items() if name != "MALLOC_MMAP_MAX_"}
+    | {_THRESHOLD: str(2**17)},  # a process then takes little more than its tensors
 }
 _MEMORY_FACTORS = {  # see docs/selector.md; mallopt cannot switch off the lists of small chunks
     "jemalloc": 1.13,
@@ -50,23 +50,22 @@ _MEMORY_FACTORS = {  # see docs/selector.md; mallopt cannot switch off the lists
     "glibc by mallopt": 2.4,
 }
 _M_MMAP_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -4, -3, -1  # of mallopt
-_KEPT_BYTES = 256 << 20
+_USUAL_MMAP_MAX, _KEPT_BYTES = 2**16, 256 << 20
 _keeps_by_mallopt = False  # this process, see keep_for_reuse
 
 
 def environment_of_ranks(
-    asked: str = "auto", kept_block: int | None = None, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
+    asked: str = "auto", bounded: bool = False, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
 ) -> dict[str, str]:
     """The variables with which ranks start, so that they have an allocator, one of :data:`ALLOCATORS`.
 
-    With ``kept_block``, glibc gives blocks above that back (bytes). Where ``environ`` preloads libraries, ``auto`` leaves them
+    With ``bounded`` memory, glibc and jemalloc give freed memory back. Where ``environ`` preloads libraries, ``auto`` leaves them
     alone, and another name comes before them. ``InputError`` if the system does not have the one that is asked for.
     """
     check_one_of("allocator", asked, ALLOCATORS)
     preloaded, theirs = environ.get("LD_PRELOAD", ""), _first_in(environ.get("LD_PRELOAD", ""))
-    settings = _KEEP_SMALL if kept_block else _KEEP
-    # glibc's settings do nothing to the others, and hold where the system does not preload them
-    usual = settings["glibc"] | ({_THRESHOLD: str(kept_block)} if kept_block else {})
+    settings = _GIVE_BACK if bounded else _KEEP
+    usual = settings["glibc"]  # does nothing to the others, and holds where the system does not preload them
     if asked == "glibc" or asked == "auto" and preloaded and not theirs:
         return usual
     if theirs and asked in ("auto", theirs):
@@ -126,12 +125,14 @@ def memory_factor_of_ranks() -> float:
     return _MEMORY_FACTORS.get(name, 1.0)
 
 
-def keep_if_room(process: float, tensors: float, bound: float) -> None:
-    """Let glibc keep large blocks, too, in this rank with bounded memory, if twice its tensors would fit (bytes)."""
-    names = {_THRESHOLD, *_KEEP_SMALL["glibc"]}
+def keep_if_room(process: float, tensors: float, bound: float) -> float:
+    """Let glibc keep memory in this rank, where it is bounded, if twice its tensors would fit; return the factor (bytes)."""
+    names = set(_GIVE_BACK["glibc"])
     is_bounded = names <= set(os.environ) and "MALLOC_MMAP_MAX_" not in os.environ and running_allocator() == "glibc"
-    if is_bounded and process + tensors <= bound:
-        ctypes.CDLL(None).mallopt(_M_MMAP_MAX, 0)
+    if not is_bounded or process + tensors > bound:
+        return 1.0
+    ctypes.CDLL(None).mallopt(_M_MMAP_MAX, 0)
+    return _MEMORY_FACTORS["glibc"]
 
 
 def factor_with_bound(factor: float) -> float:
@@ -164,12 +165,14 @@ def keep_for_reuse() -> None:
 
 
 @cache
-def keep_small_blocks() -> None:
-    """Let glibc keep some freed memory, in blocks up to 32 MiB, whatever its environment says; once a process.
+def keep_small_blocks(most: int = _KEPT_BYTES) -> None:
+    """Let glibc keep freed memory in blocks up to 32 MiB, ``most`` bytes (-1: any) at the end of its heap; once a process.
 
-    Dask's workers start with a setting that gives nearly all of it back, and tasks then wait for pages half of the time.
+    Dask's workers start with a setting that gives nearly all of it back, and tasks then wait for pages half of the time;
+    so do layers that run part by part in a rank with bounded memory.
     """
     libc = ctypes.CDLL(None)
     if running_allocator() == "glibc" and hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, BLOCK_OF_PIECES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.mallopt(_M_MMAP_MAX, _USUAL_MMAP_MAX)
+        libc.mallopt(_M_MMAP_THRESHOLD, _SMALL_BLOCK)
+        libc.mallopt(_M_TRIM_THRESHOLD, most)

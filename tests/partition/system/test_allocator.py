@@ -21,17 +21,20 @@ from dgl_gt.partition.system.child_process import environment
 JEMALLOC, TCMALLOC = "usr/lib/libjemalloc.so.2", "usr/lib64/libtcmalloc_minimal.so.4"
 FAULTS = """
 import ctypes, resource, sys
-libc = ctypes.CDLL(None)
+libc, SIZE = ctypes.CDLL(None), 1 << (24 if "small" in sys.argv else 27)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 
 def use():
-    block = libc.malloc(1 << 27)
-    ctypes.memset(block, 1, 1 << 27)
+    block = libc.malloc(SIZE)
+    ctypes.memset(block, 1, SIZE)
     libc.free(block)
 
 if "room" in sys.argv:
     from dgl_gt.partition.system.allocator import keep_if_room
     keep_if_room(3, 2, int(sys.argv[2]))
+if "pieces" in sys.argv:
+    from dgl_gt.partition.system.allocator import keep_small_blocks
+    keep_small_blocks(-1)
 if "keep" in sys.argv:
     from dgl_gt.partition.system.allocator import keep_for_reuse
     keep_for_reuse()
@@ -68,7 +71,7 @@ def root(tmp_path):
 )
 def test_what_ranks_preload(root, asked, installed, expected):
     environ = {"LD_LIBRARY_PATH": ":lib:/opt/conda/lib"}
-    found = environment_of_ranks(asked, None, environ, root(*installed))
+    found = environment_of_ranks(asked, False, environ, root(*installed))
     assert found.get("LD_PRELOAD") == (expected and str(root() / expected))
     assert found["MALLOC_MMAP_MAX_"] == "0"  # in case that the system does not preload it
     assert ("MALLOC_CONF" in found) == (expected is not None and "jemalloc" in expected)
@@ -79,13 +82,13 @@ def test_what_a_user_preloads_stays(root):
     everything = root(JEMALLOC, TCMALLOC)
 
     def preloaded(asked, library):
-        return environment_of_ranks(asked, None, {"LD_PRELOAD": library}, everything).get("LD_PRELOAD")
+        return environment_of_ranks(asked, False, {"LD_PRELOAD": library}, everything).get("LD_PRELOAD")
 
     assert preloaded("auto", "/my/libmimalloc.so /opt/jemalloc-tools/libtracer.so") is None
     assert preloaded("jemalloc", "/my/tracer.so") == f"{everything / JEMALLOC}:/my/tracer.so"
     assert preloaded("auto", "/my/libtcmalloc.so.4") is preloaded("tcmalloc", "/my/libtcmalloc.so.4") is None
     assert preloaded("tcmalloc", "libjemalloc.so.2") == f"{everything / TCMALLOC}:libjemalloc.so.2"
-    found = environment_of_ranks("auto", None, {"LD_PRELOAD": "/my/libtcmalloc.so.4"}, everything)
+    found = environment_of_ranks("auto", False, {"LD_PRELOAD": "/my/libtcmalloc.so.4"}, everything)
     assert "MALLOC_CONF" not in found and "TCMALLOC_RELEASE_RATE" in found
 
 
@@ -100,25 +103,30 @@ def test_memory_of_a_process_for_its_tensors(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(allocator, "_keeps_by_mallopt", False)
     assert memory_factor() == 1.0
-    assert memory_factor_of_ranks() > 1.0 == factor_with_bound(memory_factor_of_ranks())
+    assert memory_factor_of_ranks() > 1.0
+
+
+def test_the_factor_where_memory_is_bounded():
+    of_glibc, of_tcmalloc = allocator._MEMORY_FACTORS["glibc"], allocator._MEMORY_FACTORS["tcmalloc"]
+    assert factor_with_bound(of_glibc) == 1.0 and factor_with_bound(of_tcmalloc) == of_tcmalloc
 
 
 def test_memory_that_is_bounded(root):
-    found = environment_of_ranks("glibc", 2**20, {}, root())
-    assert "MALLOC_MMAP_MAX_" not in found and found["MALLOC_MMAP_THRESHOLD_"] == str(2**20)
-    found = environment_of_ranks("jemalloc", 2**20, {}, root(JEMALLOC))
-    assert found["MALLOC_CONF"] != environment_of_ranks("jemalloc", None, {}, root(JEMALLOC))["MALLOC_CONF"]
+    found = environment_of_ranks("glibc", True, {}, root())
+    assert "MALLOC_MMAP_MAX_" not in found and "MALLOC_MMAP_THRESHOLD_" in found
+    found = environment_of_ranks("jemalloc", True, {}, root(JEMALLOC))
+    assert found["MALLOC_CONF"] != environment_of_ranks("jemalloc", False, {}, root(JEMALLOC))["MALLOC_CONF"]
 
 
 @pytest.mark.parametrize(("asked", "package"), [("jemalloc", "libjemalloc2"), ("tcmalloc", "libtcmalloc-minimal4")])
 def test_an_allocator_that_is_not_installed(root, asked, package):
     with pytest.raises(InputError, match=f"^allocator is {asked}, .*{package}"):
-        environment_of_ranks(asked, None, {}, root())
+        environment_of_ranks(asked, False, {}, root())
 
 
 def test_an_allocator_that_there_is_not(root):
     with pytest.raises(InputError, match="^allocator is 'mimalloc'"):
-        environment_of_ranks("mimalloc", None, {}, root())
+        environment_of_ranks("mimalloc", False, {}, root())
 
 
 def printed(code, *arguments, **variables):
@@ -140,8 +148,15 @@ def test_the_allocator_that_runs(asked):
 
 @pytest.mark.skipif(running_allocator() != "glibc", reason="this process has another allocator")
 def test_a_bounded_rank_keeps_large_blocks_where_there_is_room():
-    bounded = environment_of_ranks("glibc", 2**20)
+    bounded = environment_of_ranks("glibc", True)
     assert int(printed(FAULTS, "room", "5", **bounded)) < 1000 < int(printed(FAULTS, "room", "4", **bounded))
+
+
+@pytest.mark.skipif(running_allocator() != "glibc", reason="this process has another allocator")
+@pytest.mark.parametrize("bounded", [True, False])
+def test_pieces_reuse_small_blocks_alone(bounded):
+    variables = environment_of_ranks("glibc", bounded)
+    assert int(printed(FAULTS, "pieces", "small", **variables)) < 1000 < int(printed(FAULTS, "pieces", **variables))
 
 
 def test_another_allocator_than_was_asked_for_is_refused():
