@@ -54,6 +54,9 @@ class OptimizerConfig(Settings):
     decay: Annotated[str, one_of(DECAYED)] = setting(
         "weights", "which parameters decay: weights (not biases, norms or gates), or all"
     )
+    map_decay: Annotated[float, between(0.0, 1000.0)] = setting(
+        0.0, "weight decay of the maps of GCNII's residual (map_weight), where it is more than weight_decay"
+    )
     schedule: Annotated[str, one_of(SCHEDULES)] = setting(
         "constant",
         "learning rate after warmup: constant; cosine, which falls towards 0; or plateau, which halves it "

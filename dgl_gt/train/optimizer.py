@@ -6,12 +6,12 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import nn
 
 from dgl_gt.nn import Gate
+from dgl_gt.nn.convolution_layer import InitialResidual
 
 from .config import TrainConfig
 
@@ -22,22 +22,22 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     """Return AdamW (Loshchilov and Hutter, arXiv:1711.05101), or Adam with weight decay in the gradient.
 
     Parameters are updated by torch's fused kernels. With ``decay`` "weights", biases and the parameters of norms and gates
-    do not decay.
+    do not decay. The maps of GCNII's residual decay by ``map_decay`` where that is more (Chen et al., arXiv:2007.02133).
     """
     settings, modules = config.optimizer, list(model.modules())
-    not_decayed: set[int] = set()
-    if settings.weight_decay and settings.decay == "weights":
-        not_decayed = {
-            id(each) for module in modules if isinstance(module, _NOT_DECAYED) for each in module.parameters()
-        }
-        not_decayed |= {id(each) for name, each in model.named_parameters() if name.rpartition(".")[2].endswith("bias")}
-    decayed = [each for each in model.parameters() if id(each) not in not_decayed]
-    others = [each for each in model.parameters() if id(each) in not_decayed]
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    decay = dict.fromkeys(model.parameters(), settings.weight_decay)
+    if settings.decay == "weights":
+        of_modules = [each for module in modules if isinstance(module, _NOT_DECAYED) for each in module.parameters()]
+        biases = [each for name, each in model.named_parameters() if name.rpartition(".")[2].endswith("bias")]
+        decay |= dict.fromkeys([*of_modules, *biases], 0.0)
+    maps = [each for module in modules if isinstance(module, InitialResidual) for each in module.parameters()]
+    decay |= dict.fromkeys(maps, max(settings.weight_decay, settings.map_decay))
+    groups = [
+        {"params": [each for each, its in decay.items() if its == value], "weight_decay": value}
+        for value in sorted(set(decay.values()), reverse=True)
+    ]
     kind: Callable = without_compiler({"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[settings.kind])
-    return kind(
-        [each for each in groups if each["params"]], lr=settings.lr, weight_decay=settings.weight_decay, fused=True
-    )
+    return kind(groups, lr=settings.lr, fused=True)
 
 
 @cache

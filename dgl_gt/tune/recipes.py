@@ -141,16 +141,18 @@ RECIPES = {
     ),
     "gcnii": Recipe(
         "GCNII",
-        # 2 to 64 layers of width 64, alpha 0.1, lambda 0.5, dropout 0.6, weight decay 5e-4 to 0.01; without maps it is APPNP's sum
+        # 2 to 64 layers of width 64, alpha 0.1, lambda 0.5, dropout 0.6, weight decay 5e-4, and 0.01 of the maps; without these
+        # it is APPNP's sum
         "Chen et al., arXiv:2007.02133; examples/cora_gcn.yaml",
         {**_GNN, "score": "gcn", "residual": "initial", "norm": "none", "activation": "relu"},
         {
-            "layers": Number(2, 16, 8),
+            "layers": Choice((4, 8, 16, 32), 16),
             "hidden": Choice((64, 128, 256), 64),
             "dropout": Number(0.3, 0.8, 0.6),
             "input_dropout": Number(0.0, 0.8, 0.6),
             "initial_weight": Number(0.05, 0.5, 0.1),
-            "map_weight": Choice((0.0, 0.5, 1.0), 0.0),
+            "map_weight": Choice((0.0, 0.5, 1.0), 0.5),
+            "map_decay": Choice((0.0, 1e-3, 1e-2), 1e-2),
             "lr": Number(1e-3, 2e-2, 1e-2, log=True),
             "weight_decay": Number(1e-5, 1e-2, 5e-4, log=True),
             "normalize_features": Choice((False, True), True),

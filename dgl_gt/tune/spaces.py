@@ -78,13 +78,15 @@ def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> 
 
 
 def _of_features(name: str, manifest: dict, given: dict[str, Any]) -> Space:
-    """What a recipe reads besides features: encodings of nodes, and trained rows where there is nothing else."""
-    stored = ",".join(each for each in manifest["encodings"] if each in manifest["node_data"])
-    if stored and name == "gt" and "encodings" not in given:
-        return {"encodings": Choice(("", stored), stored)}
-    if read_figures(manifest).features or stored and "encodings" in given:
-        return {}
-    return {"node_embedding": _TRAINED_ROWS}
+    """What a recipe reads besides features: encodings and edge data that are stored, and trained rows where nodes have nothing."""
+    encodings = ",".join(each for each in manifest["encodings"] if each in manifest["node_data"])
+    learned = TrainConfig().changed(**given).task.edge_data
+    edge_data = ",".join(each for each in manifest["edge_data"] if each not in learned)
+    stored = {"encodings": encodings, "edge_features": edge_data} if name == "gt" else {}
+    found = {key: Choice(("", names), names) for key, names in stored.items() if names and key not in given}
+    if read_figures(manifest).features or encodings and {"encodings"} & (found.keys() | given.keys()):
+        return found
+    return found | {"node_embedding": _TRAINED_ROWS}
 
 
 def _end(each, size) -> Any:

@@ -28,6 +28,25 @@ def test_norms_biases_and_gates_do_not_decay():
     assert len(everything["params"]) == len(names)
 
 
+@pytest.mark.parametrize(
+    ("weight_decay", "map_decay", "expected"), [(0.1, 0.5, 0.5), (0.1, 0.01, 0.1), (0.0, 0.01, 0.01)]
+)
+def test_maps_of_the_initial_residual_may_decay_more(weight_decay, map_decay, expected):
+    network = GNN(4, 8, 3, 2, 2, residual="initial", map_weight=0.5)
+    config = read_config(weight_decay=weight_decay, map_decay=map_decay)
+    decay = {
+        id(each): group["weight_decay"]
+        for group in make_optimizer(network, config).param_groups
+        for each in group["params"]
+    }
+    assert len(decay) == len(list(network.parameters()))
+    found = {name: decay[id(each)] for name, each in network.named_parameters()}
+    maps = {name for name in found if "residual" in name and "linear" in name}
+    assert len(maps) == 2 and {found[name] for name in maps} == {expected}
+    assert found["output.bias"] == 0.0
+    assert found["output.weight"] == weight_decay
+
+
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 def test_the_kind_is_the_configs(name, kind):
     """With its numbers to the last bit; without the wrappers that load the machinery of torch.compile."""

@@ -117,7 +117,7 @@ def test_spaces_fit_the_shards(shards):
     assert list(spaces_for(manifest, {"ffn": 3}, None)[0]) == ["gt"]
 
 
-def test_encodings_and_trained_rows_are_in_the_space_where_the_shards_ask_for_them(tmp_path):
+def test_what_shards_hold_besides_features_is_in_the_space(tmp_path):
     import numpy as np
 
     encoded = str(tmp_path / "encoded")
@@ -126,6 +126,12 @@ def test_encodings_and_trained_rows_are_in_the_space_where_the_shards_ask_for_th
     )
     spaces, _ = spaces_for(read_manifest(encoded), {}, None)
     assert spaces["gt"]["encodings"].values == ("", "degree") and "encodings" not in spaces["gcn"]
+    edges = {"edge_index": [[0, 1, 2, 3], [1, 2, 3, 0]], "num_nodes": 4, "feat": np.eye(4, dtype=np.float32)}
+    np.savez(tmp_path / "rated.npz", **edges, edge_data_rating=[1.0, 2, 3, 4], edge_data_hour=[1.0, 2, 3, 4])
+    rated = str(tmp_path / "rated")
+    assert not main(["partition", str(tmp_path / "rated.npz"), "--parts", "1", "--out", rated])
+    spaces, _ = spaces_for(read_manifest(rated), {"task": "edge_regression", "label": "rating"}, None)
+    assert spaces["gt"]["edge_features"].values == ("", "hour") and "edge_features" not in spaces["gcn"]
     np.savez(tmp_path / "bare.npz", edge_index=[[0, 1, 2, 3], [1, 2, 3, 0]], num_nodes=4)
     bare = str(tmp_path / "bare")
     assert not main(["partition", str(tmp_path / "bare.npz"), "--parts", "1", "--out", bare, "--undirected"])
