@@ -28,7 +28,7 @@ class Proposal(NamedTuple):
     number: int
     model: str
     values: dict[str, Any]
-    is_first: bool  # a middle, or its slower form: the sampler had no say
+    is_first: bool  # a middle, or another form of it: the sampler had no say
 
 
 class _NoLock:
@@ -96,24 +96,32 @@ class Proposals:
                 self._tell(trials[past], results[past])
         self._told = max(self._told, len(due))
         if len(due) == len(self._spaces):
-            for each in self._slower(results)[len(trials) - number :]:  # a search that was killed here has the rest
+            begun = len(trials) - number  # by a search that was killed here
+            for each in self._other_forms(results)[begun:]:
                 self._study.enqueue_trial(each, user_attrs={"is_first": True})
         self._study.sampler = self._sampler(number)
         return self._proposed(self._study.ask())
 
-    def _slower(self, results: Mapping[int, TrialLine]) -> list[dict[str, Any]]:
-        """The best middles with a lower learning rate and more epochs, which published settings have and first runs need not.
+    def _other_forms(self, results: Mapping[int, TrialLine]) -> list[dict[str, Any]]:
+        """The best middles with a lower learning rate and more epochs, and the best one with twice and with half its layers.
 
-        A middle that had no time for all of its epochs has none for more.
+        Published settings differ in these most, and first runs need no small steps. A middle that had no time for all of its epochs
+        has none for more.
         """
-        found = []
-        for each in ranked([results[number] for number in range(len(self._spaces))], self._lower_is_better):
+        found: list[tuple[str, dict[str, Any]]] = []
+        middles = ranked([results[number] for number in range(len(self._spaces))], self._lower_is_better)
+        for each in middles:
             space = self._spaces[each.model]
             lr, epochs = space.get("lr"), space.get("epochs")
             if isinstance(lr, Number) and isinstance(epochs, Choice) and each.epochs >= epochs.middle:
-                values = each.settings | {"lr": max(lr.least, lr.middle / _SLOWER), "epochs": epochs.values[-1]}
-                found.append({"model": each.model} | {f"{each.model}.{key}": value for key, value in values.items()})
-        return found[:_SLOWER_TRIALS]
+                found.append((each.model, {"lr": max(lr.least, lr.middle / _SLOWER), "epochs": epochs.values[-1]}))
+        found = found[:_SLOWER_TRIALS]
+        for best in middles[:1]:
+            if layers := self._spaces[best.model].get("layers"):
+                found += [(best.model, {"layers": each}) for each in _doubled_and_halved(layers)]
+        return [
+            self._middle(name) | {f"{name}.{key}": value for key, value in changes.items()} for name, changes in found
+        ]
 
     def _proposed(self, trial) -> Proposal:
         """A trial with values for all of its space."""
@@ -160,6 +168,13 @@ class Proposals:
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # unlike the others, it needs no scikit-learn
         found = optuna.importance.get_param_importances(study, evaluator=evaluator)
         return {name.partition(".")[2]: float(value) for name, value in found.items()}
+
+
+def _doubled_and_halved(layers: Choice | Number) -> list[int]:
+    """Twice and half the middle, within the range."""
+    ends = (layers.least, layers.most) if isinstance(layers, Number) else (layers.values[0], layers.values[-1])
+    found = min(2 * layers.middle, ends[1]), max(layers.middle // 2, ends[0])
+    return [int(each) for each in found if each != layers.middle]
 
 
 def _short(value: float) -> float:

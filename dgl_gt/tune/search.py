@@ -108,7 +108,7 @@ class Search:
         """What a trial must reach at a rung: a place among the best third of those that are at least the lag before it.
 
         It may miss it by what the number of validation rows leaves to chance, one standard error of a share. Some models learn
-        slowly at first: the first rung compares trials of one recipe, and its middle, or this in its slower form, has time until the
+        slowly at first: the first rung compares trials of one recipe, and its middle, or another form of this, has time until the
         second.
         """
         if trial.is_first and not rung:

@@ -125,6 +125,8 @@ def test_the_best_middles_run_again_with_smaller_steps(tmp_path, jobs):
     assert (slower.model, slower.settings) == ("gcn", {"layers": 2, "lr": 0.00333, "epochs": 200})
     job = next(each for each in crew.jobs if each.number == slower.number)
     assert job.epochs == 200 and job.bars[0] is None
+    forms = [search.results[slower.number + 1 + n].settings for n in range(2)]
+    assert forms == [{"layers": layers, "lr": 0.01, "epochs": 100} for layers in (4, 1)]
 
 
 @pytest.mark.parametrize(("lower_is_better", "expected"), [(False, ["gat", "sage"]), (True, ["mlp", "gcn"])])
@@ -179,7 +181,7 @@ def test_hopeless_trials_are_stopped_and_a_middle_has_time_until_the_second_rung
     assert states == {"complete", "stopped"}
     bars = {job.number: job.bars for job in crew.jobs}
     assert bars[0] == (None, None) and bars[1][0] is None and bars[1][1] is not None
-    assert all(None not in bars[number] for number in range(3, 20))
+    assert all(None not in bars[number] for number in range(5, 20))
     kept = [each.rungs[1] for each in search.results.values() if len(each.rungs) > 1]
     assert bars[19][1] <= max(kept)
 
