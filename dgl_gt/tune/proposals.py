@@ -19,6 +19,7 @@ from .recipes import Choice, Number
 _NAME = "dgl-gt"
 _FEWEST_FOR_IMPORTANCE = 6
 _SLOWER_TRIALS, _SLOWER = 2, 3  # of the best middles: again, with a third of the learning rate, and the most epochs
+_DECISIVE = ("layers", "norm_first", "norm")  # of the best middle: again, with other values
 Space = Mapping[str, Choice | Number]
 
 
@@ -103,7 +104,7 @@ class Proposals:
         return self._proposed(self._study.ask())
 
     def _other_forms(self, results: Mapping[int, TrialLine]) -> list[dict[str, Any]]:
-        """The best middles with a lower learning rate and more epochs, and the best one with twice and with half its layers.
+        """The best middles with a lower learning rate and more epochs, and the best one with other depths and norms.
 
         Published settings differ in these most, and first runs need no small steps. A middle that had no time for all of its epochs
         has none for more.
@@ -116,9 +117,9 @@ class Proposals:
             if isinstance(lr, Number) and isinstance(epochs, Choice) and each.epochs >= epochs.middle:
                 found.append((each.model, {"lr": max(lr.least, lr.middle / _SLOWER), "epochs": epochs.values[-1]}))
         found = found[:_SLOWER_TRIALS]
-        for best in middles[:1]:
-            if layers := self._spaces[best.model].get("layers"):
-                found += [(best.model, {"layers": each}) for each in _doubled_and_halved(layers)]
+        for model in [each.model for each in middles[:1]]:
+            space = self._spaces[model]
+            found += [(model, {name: value}) for name in _DECISIVE if name in space for value in _others(space[name])]
         return [
             self._middle(name) | {f"{name}.{key}": value for key, value in changes.items()} for name, changes in found
         ]
@@ -170,11 +171,13 @@ class Proposals:
         return {name.partition(".")[2]: float(value) for name, value in found.items()}
 
 
-def _doubled_and_halved(layers: Choice | Number) -> list[int]:
-    """Twice and half the middle, within the range."""
-    ends = (layers.least, layers.most) if isinstance(layers, Number) else (layers.values[0], layers.values[-1])
-    found = min(2 * layers.middle, ends[1]), max(layers.middle // 2, ends[0])
-    return [int(each) for each in found if each != layers.middle]
+def _others(each: Choice | Number) -> list:
+    """Of numbers, twice and half the middle, within the range; else the first value that is not the middle."""
+    if isinstance(each, Choice) and not all(type(value) is int for value in each.values):
+        return [next(value for value in each.values if value != each.middle)]
+    ends = (each.least, each.most) if isinstance(each, Number) else (each.values[0], each.values[-1])
+    found = min(2 * each.middle, ends[1]), max(each.middle // 2, ends[0])
+    return [int(value) for value in found if value != each.middle]
 
 
 def _short(value: float) -> float:

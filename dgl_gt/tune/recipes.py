@@ -82,11 +82,11 @@ _ADAM = {"optimizer": "adam", "decay": "all", "warmup": 0}
 _GNN = {"architecture": "gnn", "heads": 1, **_ADAM}
 _LUO = "Luo et al., arXiv:2406.08993, and run_gnn.sh of their code"
 
-# Of typed graphs, where the norm's place decides on some and on others not at all (docs/models.md).
+# Of typed graphs, where the place of the norm decides on some and on others not at all (docs/models.md).
 _TYPED: dict[str, Choice | Number] = {
     "hidden": Choice((32, 64, 128), 64),
     "ffn": Number(0, 4, 2),
-    "norm_first": Choice((False, True), False),
+    "norm_first": Choice((False, True), True),
     "dropout": Number(0.1, 0.7, 0.5),
     "lr": Number(5e-4, 1e-2, 3e-3, log=True),
     "weight_decay": Number(1e-5, 0.1, 1e-3, log=True),
@@ -236,6 +236,7 @@ RECIPES = {
 # What tasks add to the space of every recipe. Sharpening (arXiv:2605.20248) is a weight of the loss.
 OF_TASKS: dict[str, dict[str, Choice | Number]] = {
     "node_classification": {"entropy_unlabelled": Choice((0.0, 0.1, 0.3, 1.0), 0.1)},
+    "edge_regression": {"loss": Choice(("mse", "huber"), "mse")},
     "link_prediction": {
         "loss": Choice(("bce", "square", "bpr"), "square"),
         "decoder": Choice(("dot", "hadamard"), "dot"),

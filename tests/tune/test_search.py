@@ -129,6 +129,28 @@ def test_the_best_middles_run_again_with_smaller_steps(tmp_path, jobs):
     assert forms == [{"layers": layers, "lr": 0.01, "epochs": 100} for layers in (4, 1)]
 
 
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        (Number(1, 8, 3), [6, 1]),
+        (Number(1, 5, 3), [5, 1]),
+        (Number(1, 3, 1), [2]),
+        (Choice((4, 8, 16, 32), 16), [32, 8]),
+        (Choice(("layer", "batch", "none"), "batch"), ["layer"]),
+        (Choice((False, True), True), [False]),
+    ],
+)
+def test_the_best_middle_runs_again_with_other_depths_and_norms(tmp_path, setting, expected):
+    space = {"layers": setting, "lr": Number(1e-3, 1e-1, 9e-3, log=True)}
+    proposals, results = Proposals(tmp_path / "study", {"gcn": space, "mlp": {}}, 0, False, 1), {}
+    for number, value in enumerate((0.7, 0.6)):
+        model, values = proposals.ask(results)[1:3]
+        results[number] = line(number=number, model=model, settings=values, state="complete", value=value)
+    for value in expected:
+        results[len(results)] = results[0]
+        assert proposals.ask(results).values == {"layers": value, "lr": 0.009}
+
+
 @pytest.mark.parametrize(("lower_is_better", "expected"), [(False, ["gat", "sage"]), (True, ["mlp", "gcn"])])
 def test_the_best_two_run_again_if_they_had_their_epochs(tmp_path, lower_is_better, expected):
     values = {
