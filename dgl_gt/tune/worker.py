@@ -16,6 +16,7 @@ from typing import IO
 import msgspec
 
 from dgl_gt.partition.errors import InputError
+from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.child_process import die_with_parent
 from dgl_gt.partition.system.signals import enter
 from dgl_gt.ranks.launcher_link import Launcher, find_launcher
@@ -80,6 +81,8 @@ def _hello(sg, base: TrainConfig) -> Hello:
     from dgl_gt.train.task import read_task
     from dgl_gt.train.tasks.labels import LabelTask
 
+    if sg.schema is None and not read_figures(sg.manifest).features and not base.task.inputs.node_embedding:
+        base = base.changed(node_embedding=1)  # any width will do
     task, splits, rows = read_task(sg, completed(sg, base)), 1, 0
     if isinstance(task, LabelTask):
         masks = task.column(sg, "val_mask", base.task)

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from html_page import Page
 
@@ -35,6 +36,20 @@ def found(shards, tmp_path_factory):
     out = tmp_path_factory.mktemp("tune") / "best"
     assert main(["tune", shards, *FEW, "3", "--out", str(out), "--jobs", "1"]) == 0
     return out
+
+
+def test_links_of_a_graph_without_features(tmp_path):
+    ring = np.arange(60)
+    edges = np.concatenate([[ring, (ring + 1) % 60], [ring, (ring + 3) % 60]], 1)
+    np.savez(tmp_path / "bare.npz", edge_index=edges, num_nodes=60, directed=False)
+    shards, out = str(tmp_path / "shards"), tmp_path / "best"
+    assert (
+        main(["partition", str(tmp_path / "bare.npz"), "--parts", "1", "--link-split", "0.8,0.1,0.1", "--out", shards])
+        == 0
+    )
+    options = ["--models", "gcn,sage", "--budget", "60s", "--set", "epochs=12", "--trials", "2", "--jobs", "1"]
+    assert main(["tune", shards, *options, "--task", "link_prediction", "--out", str(out)]) == 0
+    assert all(each.settings["node_embedding"] == 128 for each in read_trials(out))
 
 
 def test_it_leaves_a_model_its_config_the_trials_and_a_page(found, shards, tmp_path, capsys):
