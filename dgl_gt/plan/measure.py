@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import statistics
 from collections.abc import Callable
@@ -37,6 +38,7 @@ _QUICK = 1, 1, 0.02
 _EXCHANGE_RUNS = 5
 _MAX_EXCHANGE_BYTES = 2**28  # of the exchange that is overlapped with computation
 _TRAINING_BYTES, _CHECKPOINTING_BYTES = 28 * 2**20, 140 * 2**20
+_TAKEN_BYTES = 64 * 2**20
 _DIGITS = 4
 
 
@@ -78,6 +80,7 @@ def _measure(comm: Comm, progress: Callable[[str], object]) -> Profile:
         # torch's checkpointing loads the machinery of torch.compile
         checkpointing_bytes=0.0 if comm.device.type == "cuda" else float(_CHECKPOINTING_BYTES),
         memory_factor=1.0 if comm.device.type == "cuda" else memory_factor(),
+        page_byte_s=0.0 if comm.device.type == "cuda" else _rounded([_page_byte_s(comm)]),
         **_links(comm),
         name="measured",
     )
@@ -200,6 +203,17 @@ def _memory(comm: Comm) -> dict[str, float]:
     # This is the first measurement; training loads more modules, and its transport has buffers.
     process = 0 if comm.device.type == "cuda" else peak_memory_bytes() + _TRAINING_BYTES
     return {"memory_bytes": available_rank_memory(comm), "process_bytes": process}
+
+
+def _page_byte_s(comm: Comm) -> float:
+    """Seconds for each byte of a tensor whose memory comes from the system, more than for one that is there."""
+    known = torch.zeros(_TAKEN_BYTES // 4)
+
+    def take() -> None:
+        torch.frombuffer(mmap.mmap(-1, _TAKEN_BYTES), dtype=known.dtype).fill_(1.0)
+
+    taken_s = _seconds(comm, take) - _seconds(comm, lambda: known.fill_(1.0))
+    return max(0.0, statistics.fmean(_of_all_ranks(comm, taken_s))) / _TAKEN_BYTES
 
 
 def link_speeds(comm: Comm) -> np.ndarray:

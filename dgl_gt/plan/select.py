@@ -13,6 +13,7 @@ from dgl_gt.partition.figures.costs import Costs, CutCosts
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import CHOICES, HALO, LOCAL, STRATEGIES, StrategyRules, mesh, strategy_of
+from dgl_gt.partition.system.allocator import smallest_given_back
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .candidates import Candidate, NothingFits, Plan
@@ -141,7 +142,7 @@ def _make_search(
         considered = STRATEGIES if per_host is None else (*STRATEGIES, mesh(per_host))
     bounds = np.broadcast_to(rank_memory or profile.memory_bytes, ranks)
     deepest = min(max_depth or traces.max_depth, traces.max_depth)
-    return Search(traces, profile, bounds, modes, deepest, considered)
+    return Search(traces, profile, bounds, modes, deepest, considered, is_bounded=rank_memory is not None)
 
 
 def _check_cuts(cuts: list[tuple[str | None, Figures]]) -> int:
@@ -179,6 +180,7 @@ class Search:
     # bytes that each rank keeps in addition to what a trace knows, (P,) or one number
     also_kept: Callable[[Figures, StrategyRules, str], np.ndarray | int] = lambda figures, strategy, mode: 0
     spills: bool = False  # whether layers may run part by part
+    is_bounded: bool = False  # by the user, so that allocators give memory back
 
     def candidates(self, cuts: list[tuple[str | None, Figures]]) -> list[tuple[Candidate, Figures]]:
         """The candidates of cuts: every strategy and depth, with the first mode of activation checkpointing that fits.
@@ -280,7 +282,8 @@ class Search:
         if candidate.spilled:
             beside = np.clip(_HOLES * (tensors - _WITHOUT_HOLES), 0, _MOST_HOLES)
         process = (tensors + beside + libraries).astype(np.int64)
-        time = traced_time(trace, figures, self.profile, free_bytes=self.bounds - process)
+        given_back = smallest_given_back(self.profile.memory_factor, self.is_bounded, candidate.spilled)
+        time = traced_time(trace, figures, self.profile, self.bounds - process, given_back)
         largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())
         refused, memory_ratio = None, float(process[shortest] / self.bounds[shortest])
         if memory_ratio > 1:
@@ -307,6 +310,7 @@ def _reason(best: Candidate, second: Candidate | None, refused: list[Candidate],
     spent = {name.removesuffix("_s"): value for name, value in best.seconds_by_term.items()}
     shown = {"products": "products", "rows": "rows", "attention": "edges", "exchange": "exchange"}
     shown |= {"files": "files"} if best.spilled else {}
+    shown |= {"pages": "memory from the system"} if spent["pages"] else {}
     spent["exchange"] -= spent["hidden"]
     total = best.seconds or 1.0  # of a step that does nothing
     shares = ", ".join(f"{words} {spent[name] / total:.0%}" for name, words in shown.items())

@@ -28,12 +28,13 @@ _PER_COUNT = {
 }  # names of counts in PerCount
 _DIGITS = 6  # of linear costs
 COMPUTE = ("product", "rows", "edges", "file")
-_COMPUTE_TERMS = ("products_s", "rows_s", "attention_s", "files_s")
+_SPENT = (*COMPUTE, "memory")
+_COMPUTE_TERMS = ("products_s", "rows_s", "attention_s", "files_s", "pages_s")
 # Operations of torch that read and write memory in order and hardly compute. Copies and joins are not among them: they
 # often rearrange numbers, as ``heads`` does.
 _SIMPLE = {"add", "sub", "mul", "div", "sum", "zero", "zeros", "new_zeros", "zeros_like", "fill", "where", "relu"}
 _SIMPLE |= {"index", "index_add", "index_put", "index_select", "gather", "scatter", "scatter_add", "threshold_backward"}
-TERMS = ("products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s", "files_s")
+TERMS = ("products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s", "files_s", "pages_s")
 
 
 class Event(NamedTuple):
@@ -133,7 +134,8 @@ class TracedTime:
     """Predicted seconds of a training step, by what they are spent on, on the rank that is slowest at each time.
 
     ``hidden_s`` is how much of the exchanges goes by while ranks compute, and ``gradients_s`` is spent in sums over
-    ranks, without what goes by while they compute. ``files_s`` is spent on files of a step part by part. ``layers`` has the same terms of each layer of the model, see
+    ranks, without what goes by while they compute. ``files_s`` is spent on files of a step part by part, and ``pages_s`` on
+    memory that is taken from the system. ``layers`` has the same terms of each layer of the model, see
     :class:`dgl_gt.plan.watch.LayerTracker`.
     """
 
@@ -144,6 +146,7 @@ class TracedTime:
     hidden_s: float = 0.0
     gradients_s: float = 0.0
     files_s: float = 0.0
+    pages_s: float = 0.0
     layers: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def add(self, layer: str, **seconds: float) -> None:
@@ -154,7 +157,7 @@ class TracedTime:
             of_layer[term] += value
 
     def add_computed(self, spent: dict[str, np.ndarray]) -> float:
-        """Add what the slowest rank spends, by layer, on products, rows, edges and files, (4, P); return the sum (s)."""
+        """Add what the slowest rank spends, by layer, on products, rows, edges, files and pages, (5, P); return the sum (s)."""
         if not spent:
             return 0.0
         by_rank = sum(of_layer.sum(axis=0) for of_layer in spent.values())
@@ -171,16 +174,21 @@ class TracedTime:
     @property
     def total_s(self) -> float:
         """Predicted time of the step (s)."""
-        computed_s = self.products_s + self.rows_s + self.attention_s + self.files_s
+        computed_s = self.products_s + self.rows_s + self.attention_s + self.files_s + self.pages_s
         return computed_s + self.exchange_s - self.hidden_s + self.gradients_s
 
 
 def traced_time(
-    trace: Trace, figures: Figures, profile: Profile, free_bytes: np.ndarray | float = np.inf
+    trace: Trace,
+    figures: Figures,
+    profile: Profile,
+    free_bytes: np.ndarray | float = np.inf,
+    given_back: float = np.inf,
 ) -> TracedTime:
     """Predict the time of one step of a strategy on a cut: between two exchanges, it lasts as long as on its slowest rank.
 
-    ``free_bytes`` is what each rank's memory leaves the system for its copies of files, (P,) or one number.
+    ``free_bytes`` is what each rank's memory leaves the system for its copies of files, (P,) or one number. Blocks of memory of
+    ``given_back`` bytes or more go back to the system when they are free, so that each tensor takes new ones.
     """
     rates, time, now = _Rates(trace, figures, profile, free_bytes), TracedTime(), 0.0
     spent: dict[str, np.ndarray] = {}  # since the last exchange or sum
@@ -188,11 +196,13 @@ def traced_time(
     under_way: list[tuple[float, float]] = []  # exchanges that have begun: their seconds, and when they could be done
     sums: list[tuple[float, float]] = []  # the same of sums
     for event, start in trace.placed_events:
-        if event.kind in ("memory", "piece", "piece_end"):
+        if event.kind in ("piece", "piece_end") or event.kind == "memory" and np.isinf(given_back):
             continue
-        if event.kind in COMPUTE:
-            of_layer = spent.setdefault(event.layer, np.zeros((len(COMPUTE), figures.parts)))
-            of_layer[COMPUTE.index(event.kind)] += rates.seconds(event, start)
+        if event.kind in _SPENT:
+            of_layer = spent.setdefault(event.layer, np.zeros((len(_SPENT), figures.parts)))
+            is_memory = event.kind == "memory"
+            of_ranks = rates.page_seconds(start, given_back) if is_memory else rates.seconds(event, start)
+            of_layer[_SPENT.index(event.kind)] += of_ranks
             continue
         now, spent = now + time.add_computed(spent), {}
         if event.kind == "sum":
@@ -236,6 +246,12 @@ class _Rates:
         rates = self.rates(event, start)
         spent_s = (rates * np.maximum(self._sizes[:, start : start + len(rates)].T, 0)).sum(axis=0)
         return spent_s if event.kind == "file" else self.operation_s * self._trace.runs(self._figures, start) + spent_s
+
+    def page_seconds(self, start: int, given_back: float) -> np.ndarray:
+        """Seconds in which each rank takes the memory of a tensor from the system, (P,)."""
+        sizes = self._sizes[:, start]
+        is_taken = sizes / self._trace.runs(self._figures, start) >= given_back
+        return np.where(is_taken, sizes * self._profile.page_byte_s, 0.0)
 
     def sum_seconds(self, start: int) -> float:
         """Seconds of a sum over ranks."""

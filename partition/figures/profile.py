@@ -96,6 +96,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         Bytes of a rank's process for each byte of its tensors, by its memory allocator.
     checkpointing_bytes : float
         Libraries that only activation checkpointing loads, in addition (bytes).
+    page_byte_s : float
+        Seconds for each byte of memory that a rank takes from the system; 0 where that is unknown.
     stream_bytes_per_s : float or list
         Bandwidth of norms, activation functions and all operations without a figure below: what they read and write
         (bytes/s).
@@ -133,6 +135,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     process_bytes: _ByRank
     memory_factor: Annotated[float, Meta(ge=1, le=10, description="one number from 1 to 10")] = 1.0
     checkpointing_bytes: _NotNegative = 0.0
+    page_byte_s: _NotNegative = 0.0
     stream_bytes_per_s: _PositiveByRank
     simple_bytes_per_s: _PositiveByRank
     operation_s: _ByRank

@@ -22,6 +22,7 @@ from dgl_gt.partition.errors import InputError, check_one_of
 ALLOCATORS = ("auto", "jemalloc", "tcmalloc", "glibc")
 _ROOT = Path("/")
 _SMALL_BLOCK = 32 << 20  # older glibc keeps no larger ones
+_LARGE_BLOCK = 128 << 10  # of ranks with a bound
 _LIBRARIES = {  # in the order of choice, by their file names
     "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4"),
     "jemalloc": ("libjemalloc.so.2",),
@@ -41,7 +42,7 @@ _THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
 _GIVE_BACK = _KEEP | {
     "jemalloc": {"MALLOC_CONF": "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:500,muzzy_decay_ms:0"},
     "glibc": {name: value for name, value in _KEEP["glibc"].items() if name != "MALLOC_MMAP_MAX_"}
-    | {_THRESHOLD: str(2**17)},  # a process then takes little more than its tensors
+    | {_THRESHOLD: str(_LARGE_BLOCK)},  # a process then takes little more than its tensors
 }
 _MEMORY_FACTORS = {  # see docs/selector.md; mallopt cannot switch off the lists of small chunks
     "jemalloc": 1.13,
@@ -138,6 +139,13 @@ def keep_if_room(process: float, tensors: float, bound: float) -> float:
 def factor_with_bound(factor: float) -> float:
     """The factor of ranks whose memory is bounded: that of glibc is then 1, because it gives blocks back."""
     return 1.0 if factor in (_MEMORY_FACTORS["glibc"], _MEMORY_FACTORS["glibc by mallopt"]) else factor
+
+
+def smallest_given_back(factor: float, bounded: bool, spilled: bool) -> float:
+    """The smallest block (bytes) that ranks with this factor give back to the system as soon as it is free; infinite for none."""
+    if factor_with_bound(factor) != 1.0 or not (bounded or spilled):
+        return float("inf")
+    return _SMALL_BLOCK if spilled else _LARGE_BLOCK
 
 
 def check_running(asked: str) -> None:

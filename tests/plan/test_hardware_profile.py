@@ -227,7 +227,7 @@ BAD += [
     (
         "an unknown key",
         changed("overlapp", to=0.5),
-        "unknown key 'overlapp'; allowed are attention, bf16_edge_time, bf16_product_speed, checkpointing_bytes",
+        "unknown key 'overlapp'; the most similar that are allowed are overlap",
     ),
     ("a name", changed("name", to="mine"), "unknown key 'name'"),
     ("a key like a place", changed("attention", " - at `$.kind`", to=1), "it must be a map with edge_s, head_s"),

@@ -62,7 +62,7 @@ def test_the_json_that_is_promised(here, both, tmp_path):
         assert choice[key] == first[key]
     for key in ("seconds", "sent_bytes", "peak_bytes", "memory_bytes", "file_bytes"):
         assert choice[f"predicted_{key}"] == first[key]
-    terms = {"products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s", "files_s"}
+    terms = {"products_s", "rows_s", "attention_s", "exchange_s", "hidden_s", "gradients_s", "files_s", "pages_s"}
     assert set(first["seconds_by_term"]) == terms
     assert set(first["peak_bytes_by_term"]) == {"kept", "made in the step"}
     assert {each["directory"] for each in result["candidates"]} == set(map(str, both))

@@ -20,13 +20,13 @@ FIGURES = replace(FIGURES, received_rows=np.array([[0, 4], [2, 0]]))
 def seconds(tmp_path):
     """A function: events with their sizes per owned row, and a profile -> the time of the trace."""
 
-    def call(*events, values=None, **changes):
+    def call(*events, values=None, given_back=np.inf, **changes):
         profile = read_profile(write_profile(tmp_path / "p.yaml", values or profile_values(operation_s=0.0, **changes)))
         sizes = np.array([size for _, of_event in events for size in of_event], float)
         sizes = np.stack([0 * sizes, sizes])
         event_of = np.repeat(np.arange(len(events)), [len(of_event) for _, of_event in events])
         trace = Trace((ONE, Count("owned")), tuple(event for event, _ in events), event_of, sizes, np.zeros(2))
-        return traced_time(trace, FIGURES, profile)
+        return traced_time(trace, FIGURES, profile, given_back=given_back)
 
     return call
 
@@ -45,6 +45,13 @@ def test_each_kind_has_its_rate(seconds):
     in_bf16 = seconds((Event("edges", (4, 8, 2, 3)), [5, 1, 1]))
     assert in_bf16.attention_s == pytest.approx(30 * (5 * per_edge / 2 + 32 * 1e-11))
     assert seconds((Event("sum"), [8])).gradients_s == pytest.approx(240 / 1e9 + 1e-5)
+
+
+def test_large_blocks_that_are_given_back_are_taken_again(seconds):
+    """10 rows on rank 0, and 30 on rank 1; what is freed takes no time, and small blocks stay."""
+    events = (Event("memory"), [8]), (Event("memory"), [-8]), (Event("memory"), [4])
+    for given_back, taken in ((np.inf, 0), (1, 360), (240, 240), (241, 0)):
+        assert seconds(*events, given_back=given_back, page_byte_s=1e-9).total_s == pytest.approx(taken * 1e-9)
 
 
 def test_near_edges_have_their_own_rate(tmp_path):
