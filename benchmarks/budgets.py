@@ -83,7 +83,7 @@ def main() -> None:
                 break
             record = run(folder, graph, choice, budget, settings)
             found.append({"budget": budget, "record": record})
-            print(format_bytes(budget), choice.title, choice.memory_bytes, record, file=sys.stderr)
+            print(format_bytes(budget), choice.title, file=sys.stderr)
     rows = []
     for each in found:
         record = each["record"]
