@@ -42,7 +42,18 @@ from .tracer import Tracer
 
 _OF_NO_TRACE = (  # settings on which no trace depends
     *("epochs", "local_epochs", "evaluate_every", "patience", "seed", "metric", "split"),
-    *("lr", "weight_decay", "schedule", "warmup", "policy", "strategy", "depth", "checkpoint_every", "on_nan"),
+    *(
+        "lr",
+        "weight_decay",
+        "map_decay",
+        "schedule",
+        "warmup",
+        "policy",
+        "strategy",
+        "depth",
+        "checkpoint_every",
+        "on_nan",
+    ),
     *("init", "frozen"),
 )
 _ROWS_OF_A_LAYER = 40  # of width hidden that a transformer layer keeps for the backward pass; more than any does

@@ -143,9 +143,9 @@ def factor_with_bound(factor: float) -> float:
 
 def smallest_given_back(factor: float, bounded: bool, spilled: bool) -> float:
     """The smallest block (bytes) that ranks with this factor give back to the system as soon as it is free; infinite for none."""
-    if factor_with_bound(factor) != 1.0 or not (bounded or spilled):
-        return float("inf")
-    return _SMALL_BLOCK if spilled else _LARGE_BLOCK
+    if spilled and factor_with_bound(factor) == 1.0:
+        return _SMALL_BLOCK
+    return _LARGE_BLOCK if bounded and not spilled and factor == 1.0 else float("inf")
 
 
 def check_running(asked: str) -> None:
