@@ -210,7 +210,8 @@ def _page_byte_s(comm: Comm) -> float:
     known = torch.zeros(_TAKEN_BYTES // 4)
 
     def take() -> None:
-        torch.frombuffer(mmap.mmap(-1, _TAKEN_BYTES), dtype=known.dtype).fill_(1.0)
+        block = mmap.mmap(-1, _TAKEN_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # as glibc takes it
+        torch.frombuffer(block, dtype=known.dtype).fill_(1.0)
 
     taken_s = _seconds(comm, take) - _seconds(comm, lambda: known.fill_(1.0))
     return max(0.0, statistics.fmean(_of_all_ranks(comm, taken_s))) / _TAKEN_BYTES

@@ -13,7 +13,7 @@ from dgl_gt.partition.figures.costs import Costs, CutCosts
 from dgl_gt.partition.figures.figures import Figures
 from dgl_gt.partition.figures.profile import Profile
 from dgl_gt.partition.figures.strategies import CHOICES, HALO, LOCAL, STRATEGIES, StrategyRules, mesh, strategy_of
-from dgl_gt.partition.system.allocator import smallest_given_back
+from dgl_gt.partition.system.allocator import has_room, smallest_given_back
 from dgl_gt.partition.system.units import format_bytes, format_count
 
 from .candidates import Candidate, NothingFits, Plan
@@ -282,7 +282,8 @@ class Search:
         if candidate.spilled:
             beside = np.clip(_HOLES * (tensors - _WITHOUT_HOLES), 0, _MOST_HOLES)
         process = (tensors + beside + libraries).astype(np.int64)
-        given_back = smallest_given_back(self.profile.memory_factor, self.is_bounded, candidate.spilled)
+        gives_back = self.is_bounded and not np.all(has_room(process, tensors, self.bounds))
+        given_back = smallest_given_back(self.profile.memory_factor, gives_back, candidate.spilled)
         time = traced_time(trace, figures, self.profile, self.bounds - process, given_back)
         largest, shortest = int(process.argmax()), int((process / self.bounds).argmax())
         refused, memory_ratio = None, float(process[shortest] / self.bounds[shortest])

@@ -81,8 +81,7 @@ def load_fastest(
     if sg.device.type == "cpu" and not any(each.spilled for each in candidates):
         bound = largest.memory_bytes / largest.memory_ratio
         holes = keep_if_room(largest.memory_bytes, largest.peak_bytes, bound) - 1
-        if holes:
-            candidates = [_keeping(each, int(holes * each.peak_bytes)) for each in candidates]
+        candidates = [replace(it, memory_bytes=it.memory_bytes + int(holes * it.peak_bytes)) for it in candidates]
     del sg
     options |= {"spill": spill, "parts_per_rank": dealt}
     trials = [_run_trial(each, config, options, factory) for each in candidates]
@@ -95,14 +94,6 @@ def load_fastest(
         ),
         PlanOfRun(plan["choice"], chosen.title, chosen, plan["profile"], plan["model"], trials),
     )
-
-
-def _keeping(candidate: Candidate, hole_bytes: int) -> Candidate:
-    """A candidate whose ranks keep freed memory, and so take no more from the system."""
-    assert candidate.seconds is not None and candidate.seconds_by_term is not None
-    seconds = candidate.seconds - candidate.seconds_by_term["pages_s"]
-    terms = candidate.seconds_by_term | {"pages_s": 0.0}
-    return replace(candidate, memory_bytes=candidate.memory_bytes + hole_bytes, seconds=seconds, seconds_by_term=terms)
 
 
 def _dealt(comm: Comm, directory, profile: Profile, given: Sequence[int] | None) -> Sequence[int] | None:

@@ -172,12 +172,15 @@ class Proposals:
 
 
 def _others(each: Choice | Number) -> list:
-    """Of numbers, twice and half the middle, within the range; else the first value that is not the middle."""
-    if isinstance(each, Choice) and not all(type(value) is int for value in each.values):
-        return [next(value for value in each.values if value != each.middle)]
-    ends = (each.least, each.most) if isinstance(each, Number) else (each.values[0], each.values[-1])
-    found = min(2 * each.middle, ends[1]), max(each.middle // 2, ends[0])
-    return [int(value) for value in found if value != each.middle]
+    """Twice and half a number, within its range; of a choice the next larger and smaller value, or the first that is another."""
+    if isinstance(each, Number):
+        found = [int(min(2 * each.middle, each.most)), int(max(each.middle // 2, each.least))]
+    elif type(each.middle) is int:
+        place = each.values.index(each.middle)
+        found = [*each.values[place + 1 : place + 2], *each.values[:place][-1:]]
+    else:
+        found = [value for value in each.values if value != each.middle][:1]
+    return [value for value in found if value != each.middle]
 
 
 def _short(value: float) -> float:

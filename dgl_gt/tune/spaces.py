@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.transforms.exphormer import EDGE_KIND
 from dgl_gt.train.config import SETTINGS, TrainConfig
 
 from .proposals import Space
@@ -66,10 +68,8 @@ def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> 
     space |= OF_TASKS.get(task.kind, {})
     if not is_typed:
         space |= _of_features(name, manifest, given)
-        if not (has_features := bool(read_figures(manifest).features)):
+        if not read_figures(manifest).features:
             space.pop("normalize_features", None)
-        if not (has_features or space.get("node_embedding") or given.get("encodings") or given.get("node_embedding")):
-            raise InputError(f"{manifest['source']} has no features")
     found = {key: each for key, each in space.items() if key not in given}
     for size in (min, max):  # where they contradict the user's settings, that shows at the ends or nowhere
         ends = {key: _end(each, size) for key, each in found.items()}
@@ -78,15 +78,24 @@ def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> 
 
 
 def _of_features(name: str, manifest: dict, given: dict[str, Any]) -> Space:
-    """What a recipe reads besides features: encodings and edge data that are stored, and trained rows where nodes have nothing."""
-    encodings = ",".join(each for each in manifest["encodings"] if each in manifest["node_data"])
-    learned = TrainConfig().changed(**given).task.edge_data
-    edge_data = ",".join(each for each in manifest["edge_data"] if each not in learned)
-    stored = {"encodings": encodings, "edge_features": edge_data} if name == "gt" else {}
-    found = {key: Choice(("", names), names) for key, names in stored.items() if names and key not in given}
-    if read_figures(manifest).features or encodings and {"encodings"} & (found.keys() | given.keys()):
-        return found
-    return found | {"node_embedding": _TRAINED_ROWS}
+    """What a recipe reads besides features: encodings and edge data that are stored, and trained rows where nodes have none.
+
+    Edge data of whole numbers, other than this package's, may be ids or times, and are left to the user.
+    """
+    learned = {"label", *SPLIT_MASKS, *TrainConfig().changed(**given).task.edge_data}
+    ours = {EDGE_KIND, *manifest["encodings"]}
+    stored = {
+        "encodings": [each for each in manifest["encodings"] if each in manifest["node_data"]],
+        "edge_features": [
+            each
+            for each, column in manifest["edge_data"].items()
+            if each not in learned and (each in ours or "float" in column["dtype"])
+        ],
+    }
+    found = {key: ",".join(names) for key, names in stored.items() if name == "gt" and names and key not in given}
+    space = {key: Choice(("", names), names) for key, names in found.items()}
+    has_rows = read_figures(manifest).features or given.get("encodings")
+    return space if has_rows else space | {"node_embedding": _TRAINED_ROWS}
 
 
 def _end(each, size) -> Any:

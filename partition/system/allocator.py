@@ -126,11 +126,16 @@ def memory_factor_of_ranks() -> float:
     return _MEMORY_FACTORS.get(name, 1.0)
 
 
+def has_room(process, tensors, bound):
+    """Whether ranks that keep freed memory stay within their bound; numbers or arrays (bytes)."""
+    return process + tensors <= bound
+
+
 def keep_if_room(process: float, tensors: float, bound: float) -> float:
     """Let glibc keep memory in this rank, where it is bounded, if twice its tensors would fit; return the factor (bytes)."""
     names = set(_GIVE_BACK["glibc"])
     is_bounded = names <= set(os.environ) and "MALLOC_MMAP_MAX_" not in os.environ and running_allocator() == "glibc"
-    if not is_bounded or process + tensors > bound:
+    if not is_bounded or not has_room(process, tensors, bound):
         return 1.0
     ctypes.CDLL(None).mallopt(_M_MMAP_MAX, 0)
     return _MEMORY_FACTORS["glibc"]

@@ -24,6 +24,7 @@ def profile_values(ranks=2, **changes) -> dict:
         "memory_bytes": 1e9,
         "process_bytes": 1e6,
         "page_byte_s": 0.0,
+        "memory_factor": 1.0,
         "stream_bytes_per_s": 1e10,
         "simple_bytes_per_s": 2e10,
         "operation_s": 1e-8,

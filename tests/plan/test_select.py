@@ -122,6 +122,23 @@ def test_the_pick_changes_as_memory_tightens(cuts, profile, step):
     assert choose(cuts, step, profile, rank_memory=bounds[-1]).choice.memory_bytes == bounds[-1]
 
 
+def test_ranks_with_a_tight_bound_take_memory_anew(few_nodes, profile):
+    """Where twice the tensors fit, or an allocator keeps memory, they take none."""
+
+    cut, step = [("cut", few_nodes(1))], MadeUpTraces(width=4096, modes=("none",))
+
+    def chosen(bound=None, **changes):
+        slow = profile(ranks=1, process_bytes=0, page_byte_s=1e-9, **changes)
+        return choose(cut, step, slow, rank_memory=bound).choice
+
+    def pages_s(*args, **changes):
+        return chosen(*args, **changes).seconds_by_term["pages_s"]
+
+    least = chosen().memory_bytes
+    assert pages_s(least) > 0 == pages_s(2 * least) == pages_s()
+    assert pages_s(2 * least - 1, memory_factor=1.5) == 0
+
+
 def test_each_rank_is_held_to_its_own_memory(few_nodes, profile):
     """Ranks of unequal memory with parts of unequal size: fits one way round, and not the other."""
     figures = few_nodes(2, depth=1)

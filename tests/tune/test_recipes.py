@@ -127,7 +127,8 @@ def test_what_shards_hold_besides_features_is_in_the_space(tmp_path):
     spaces, _ = spaces_for(read_manifest(encoded), {}, None)
     assert spaces["gt"]["encodings"].values == ("", "degree") and "encodings" not in spaces["gcn"]
     edges = {"edge_index": [[0, 1, 2, 3], [1, 2, 3, 0]], "num_nodes": 4, "feat": np.eye(4, dtype=np.float32)}
-    np.savez(tmp_path / "rated.npz", **edges, edge_data_rating=[1.0, 2, 3, 4], edge_data_hour=[1.0, 2, 3, 4])
+    data = {"rating": [1.0, 2, 3, 4], "hour": [1.0, 2, 3, 4], "time": [1, 2, 3, 4], "label": [1.0, 2, 3, 4]}
+    np.savez(tmp_path / "rated.npz", **edges, **{f"edge_data_{name}": values for name, values in data.items()})
     rated = str(tmp_path / "rated")
     assert not main(["partition", str(tmp_path / "rated.npz"), "--parts", "1", "--out", rated])
     spaces, _ = spaces_for(read_manifest(rated), {"task": "edge_regression", "label": "rating"}, None)
@@ -137,6 +138,12 @@ def test_what_shards_hold_besides_features_is_in_the_space(tmp_path):
     assert not main(["partition", str(tmp_path / "bare.npz"), "--parts", "1", "--out", bare, "--undirected"])
     spaces, _ = spaces_for(read_manifest(bare), {"task": "pretrain"}, None)
     assert "node_embedding" in spaces["gcn"] and "normalize_features" not in spaces["gcn"]
+    encode = ["--encode", "degree", "--force"]
+    assert not main(["partition", str(tmp_path / "bare.npz"), "--parts", "1", "--out", bare, "--undirected", *encode])
+    spaces, _ = spaces_for(read_manifest(bare), {"task": "pretrain"}, None)
+    assert {"node_embedding", "encodings"} <= spaces["gt"].keys()
+    spaces, _ = spaces_for(read_manifest(bare), {"task": "pretrain", "encodings": "degree"}, None)
+    assert not {"node_embedding", "encodings"} & spaces["gt"].keys()
 
 
 @pytest.mark.parametrize("name", ["architecture", "seed", "local_epochs"])

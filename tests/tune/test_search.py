@@ -130,25 +130,30 @@ def test_the_best_middles_run_again_with_smaller_steps(tmp_path, jobs):
 
 
 @pytest.mark.parametrize(
-    ("setting", "expected"),
+    ("settings", "expected"),
     [
-        (Number(1, 8, 3), [6, 1]),
-        (Number(1, 5, 3), [5, 1]),
-        (Number(1, 3, 1), [2]),
-        (Choice((4, 8, 16, 32), 16), [32, 8]),
-        (Choice(("layer", "batch", "none"), "batch"), ["layer"]),
-        (Choice((False, True), True), [False]),
+        ({"layers": Number(1, 8, 3)}, [("layers", 6), ("layers", 1)]),
+        ({"layers": Number(1, 5, 3)}, [("layers", 5), ("layers", 1)]),
+        ({"layers": Number(1, 3, 1)}, [("layers", 2)]),
+        ({"layers": Choice((2, 3, 8), 3)}, [("layers", 8), ("layers", 2)]),
+        ({"norm": Choice(("layer", "batch", "none"), "batch"), "hidden": Choice((8, 16), 8)}, [("norm", "layer")]),
+        (
+            {"norm_first": Choice((False, True), True), "layers": Number(1, 4, 4)},
+            [("layers", 2), ("norm_first", False)],
+        ),
     ],
 )
-def test_the_best_middle_runs_again_with_other_depths_and_norms(tmp_path, setting, expected):
-    space = {"layers": setting, "lr": Number(1e-3, 1e-1, 9e-3, log=True)}
-    proposals, results = Proposals(tmp_path / "study", {"gcn": space, "mlp": {}}, 0, False, 1), {}
+def test_the_best_middle_runs_again_with_other_depths_and_norms(tmp_path, settings, expected):
+    proposals, results = Proposals(tmp_path / "study", {"gcn": settings, "mlp": {}}, 0, False, 1), {}
     for number, value in enumerate((0.7, 0.6)):
         model, values = proposals.ask(results)[1:3]
         results[number] = line(number=number, model=model, settings=values, state="complete", value=value)
-    for value in expected:
-        results[len(results)] = results[0]
-        assert proposals.ask(results).values == {"layers": value, "lr": 0.009}
+    middle = results[0].settings
+    for name, value in expected:
+        found = proposals.ask(results)
+        assert (found.model, found.values, found.is_first) == ("gcn", middle | {name: value}, True)
+        results[found.number] = results[0]
+    assert not proposals.ask(results).is_first
 
 
 @pytest.mark.parametrize(("lower_is_better", "expected"), [(False, ["gat", "sage"]), (True, ["mlp", "gcn"])])

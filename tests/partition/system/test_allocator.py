@@ -15,6 +15,7 @@ from dgl_gt.partition.system.allocator import (
     memory_factor,
     memory_factor_of_ranks,
     running_allocator,
+    smallest_given_back,
 )
 from dgl_gt.partition.system.child_process import environment
 
@@ -56,6 +57,19 @@ def root(tmp_path):
         return tmp_path
 
     return make
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 2.4, 1.02])
+@pytest.mark.parametrize(("bounded", "spilled"), [(False, False), (True, False), (False, True), (True, True)])
+def test_which_blocks_are_given_back(factor, bounded, spilled):
+    """glibc's, whose factor is 1 in ranks with a bound; another factor says that memory is kept."""
+    found = smallest_given_back(factor, bounded, spilled)
+    if factor == 1.02 or not (bounded or spilled):
+        assert found == float("inf")
+    elif spilled:
+        assert found == 2**25
+    else:
+        assert found == (2**17 if factor == 1.0 else float("inf"))
 
 
 @pytest.mark.parametrize(
