@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dgl_gt.partition.command_options import size_in_bytes
 from dgl_gt.partition.errors import InputError
@@ -209,18 +209,18 @@ _METAVAR_OF = {
 }
 
 
-def add_settings(command, names: Iterable[str]) -> None:
-    """Add an option for each of these settings; one that is not given is None."""
+def add_settings(command, names: Iterable[str], defaults: Mapping[str, str] | None = None) -> None:
+    """Add an option for each of these settings; one that is not given is None. ``defaults`` replace those of settings in the help."""
     for name in names:
         plain = type(SETTINGS[name][1].default)
         kind = {"type": plain, "metavar": _METAVAR_OF.get(name, _METAVARS.get(plain))}
         if plain is bool:
             kind = {"action": argparse.BooleanOptionalAction}
         option = "--" + name.replace("_", "-")
-        command.add_argument(option, dest=name, default=None, help=_help_of(name), **kind)
+        command.add_argument(option, dest=name, default=None, help=_help_of(name, (defaults or {}).get(name)), **kind)
 
 
-def _help_of(name: str) -> str:
+def _help_of(name: str, default: str | None = None) -> str:
     """The text of a setting with its default, which may differ between the kinds of a section that have it."""
     section, each = SETTINGS[name]
     kinds = KINDS[section][1] if section in KINDS else {"": SECTIONS[section]}
@@ -229,7 +229,7 @@ def _help_of(name: str) -> str:
     if "default" in each.metadata["help"]:
         return each.metadata["help"]
     others = [] if (section, each.name) in CHOOSE_KIND else [(key, value) for key, value in others if value != first[1]]
-    default = "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others)]) or "none"
+    default = default or "; ".join([str(first[1]), *(f"{key}: {value}" for key, value in others)]) or "none"
     readers = f" for {' or '.join(of_kinds)};" if len(of_kinds) < len(kinds) else ""
     return f"{each.metadata['help']} ({readers} default: {default})".replace("( ", "(")
 

@@ -74,7 +74,8 @@ def add_commands(commands) -> None:
     )
     add("--set", metavar="KEY=VALUE", action="append", default=[], help=text)
     names = [name for name, (section, _) in SETTINGS.items() if section == "task"]
-    add_settings(command.add_argument_group("what is learned"), names)
+    of_shards = {"task": "link_prediction of links that were split off, or else by the kind of labels"}
+    add_settings(command.add_argument_group("what is learned"), names, of_shards)
     add_json(command)
     show_at_first(command, _COMMON)
     command.set_defaults(command=_tune, config=None)
@@ -87,8 +88,9 @@ def _tune(args):
 
     if "RANK" in os.environ:
         raise InputError("RANK is set in the environment, and tune starts ranks by itself; start it without torchrun")
-    given = checked(given_settings(args, [name for name in SETTINGS if hasattr(args, name) and name != "seed"]))
     manifest = read_manifest(args.directory)
+    values = given_settings(args, [name for name in SETTINGS if hasattr(args, name) and name != "seed"])
+    given = checked(values, manifest)
     ranks = manifest["parts"]
     if args.ranks not in (None, ranks):
         raise InputError(
@@ -108,6 +110,10 @@ def _tune(args):
         "ranks": ranks,
     }
     earlier = _earlier(args, out, asked)
+    if "task" not in values:
+        print(
+            f"dgl-gt: the task is {given['task']}, by what the shards hold; --task NAME is for another", file=sys.stderr
+        )
     for name, why in {} if earlier else refused.items():
         print(f"dgl-gt: {name} is left out: {why}", file=sys.stderr)
     try:

@@ -104,8 +104,8 @@ def _end(each, size) -> Any:
     return each.least if size is min else each.most
 
 
-def given_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the user's; ``InputError`` for what the search itself decides."""
+def given_settings(values: dict[str, Any], manifest: dict) -> dict[str, Any]:
+    """Settings of the user's, and the task by what the shards hold; ``InputError`` for what the search itself decides."""
     for name in ("architecture", "seed", "local_epochs"):
         if name in values:
             section = SETTINGS[name][0]
@@ -113,4 +113,19 @@ def given_settings(values: dict[str, Any]) -> dict[str, Any]:
             raise InputError(
                 f"{f'{section}.' if section else ''}{name} is {values[name]!r}, which the search chooses; {advice}"
             )
-    return values
+    return {"task": likely_task(manifest, values)} | values
+
+
+def likely_task(manifest: dict, given: dict[str, Any]) -> str:
+    """What a user of these shards wants to learn: their links, or else their labels, by the kind of these."""
+    if manifest["links"]:
+        return "link_prediction"
+    label = given.get("label", "label")
+    for kind in ("edge",) if "relation" in given else ("node", "edge"):
+        for name, column in manifest[f"{kind}_data"].items():
+            its_type, _, its_name = name.rpartition("/")
+            if its_name == label and given.get("type", its_type) == its_type:
+                if "float" in column["dtype"]:
+                    return f"{kind}_regression"
+                return f"{kind}_multilabel" if column["shape"] else f"{kind}_classification"
+    return TrainConfig().task.kind

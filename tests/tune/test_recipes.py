@@ -149,4 +149,41 @@ def test_what_shards_hold_besides_features_is_in_the_space(tmp_path):
 @pytest.mark.parametrize("name", ["architecture", "seed", "local_epochs"])
 def test_what_the_search_chooses_cannot_be_given(name):
     with pytest.raises(InputError, match=name):
-        given_settings({name: 1})
+        given_settings({name: 1}, {})
+
+
+@pytest.mark.parametrize(
+    "held, given, expected",
+    [
+        ({"links": {"pairs": {}}, "node_data": {"label": ("int64", [])}}, {}, "link_prediction"),
+        ({"node_data": {"label": ("int64", [])}}, {}, "node_classification"),
+        ({"node_data": {"label": ("int8", [50])}}, {}, "node_multilabel"),
+        ({"node_data": {"label": ("float32", [])}}, {}, "node_regression"),
+        ({"node_data": {"paper/label": ("int64", []), "author/label": ("float32", [])}}, {}, "node_classification"),
+        (
+            {"node_data": {"paper/label": ("int64", []), "author/label": ("float32", [])}},
+            {"type": "author"},
+            "node_regression",
+        ),
+        ({"edge_data": {"rating": ("float32", [])}}, {"label": "rating"}, "edge_regression"),
+        (
+            {"edge_data": {"rates/label": ("int64", [])}, "node_data": {"user/label": ("int64", [])}},
+            {},
+            "node_classification",
+        ),
+        (
+            {"edge_data": {"rates/label": ("int64", [])}, "node_data": {"user/label": ("int64", [])}},
+            {"relation": "rates"},
+            "edge_classification",
+        ),
+        ({"edge_data": {"label": ("int8", [3])}}, {}, "edge_multilabel"),
+        ({"node_data": {"feat": ("float32", [3])}}, {}, "node_classification"),  # which says that there are no labels
+        ({"node_data": {"label": ("int64", [])}}, {"task": "pretrain"}, "pretrain"),
+    ],
+)
+def test_the_task_follows_from_what_the_shards_hold(held, given, expected):
+    manifest = {"links": held.get("links")}
+    for kind in ("node_data", "edge_data"):
+        columns = held.get(kind, {})
+        manifest[kind] = {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in columns.items()}
+    assert given_settings(given, manifest)["task"] == expected
