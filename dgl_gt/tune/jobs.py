@@ -22,8 +22,9 @@ class Job(msgspec.Struct, omit_defaults=True):
         By their names, as ``TrainConfig.changed`` takes them, and ``local_share``.
     epochs : int
         Most epochs.
-    longest_s : float
-        Seconds that a run may take, from which the number of epochs follows; 0 for as many as ``epochs``.
+    longest_s, usual_s : float
+        Seconds that a run may take for the fewest epochs, and for more, from which their number follows; 0 for as many as
+        ``epochs``.
     bars : tuple of float or None
         For each of ``RUNGS`` the validation metric that a run must reach there to go on.
     deadline_s : float
@@ -39,6 +40,7 @@ class Job(msgspec.Struct, omit_defaults=True):
     epochs: int
     deadline_s: float
     longest_s: float = 0.0
+    usual_s: float = 0.0
     bars: tuple[float | None, ...] = ()
     out: str = ""
     title: str = ""

@@ -19,7 +19,7 @@ from .recipes import Choice, Number
 _NAME = "dgl-gt"
 _FEWEST_FOR_IMPORTANCE = 6
 _SLOWER_TRIALS, _SLOWER = 2, 3  # of the best middles: again, with a third of the learning rate, and the most epochs
-_DECISIVE = ("layers", "norm_first", "norm")  # of the best middle: again, with other values
+_DECISIVE = ("layers", "norm_first", "norm", "dropout", "loss")  # of the best middle: again, with other values
 Space = Mapping[str, Choice | Number]
 
 
@@ -172,8 +172,12 @@ class Proposals:
 
 
 def _others(each: Choice | Number) -> list:
-    """Twice and half a number, within its range; of a choice the next larger and smaller value, or the first that is another."""
-    if isinstance(each, Number):
+    """Twice and half a whole number, within its range; the least share; of a choice the next larger and smaller value, or the
+    first that is another.
+    """
+    if isinstance(each, Number) and not each.is_whole:
+        found = [each.least]
+    elif isinstance(each, Number):
         found = [int(min(2 * each.middle, each.most)), int(max(each.middle // 2, each.least))]
     elif type(each.middle) is int:
         place = each.values.index(each.middle)

@@ -100,9 +100,15 @@ class Search:
             found.values.get("epochs", self.epochs_of(found.model)),
             clock.at(LAST_TRIAL_SHARE * clock.budget_s),
             LONGEST_SHARE * self._record.budget_s,
+            self._usual_s(found.number),
             tuple(self._bar(rung, found) for rung in range(len(RUNGS))),
             title=f"{found.number} {found.model}",
         )
+
+    def _usual_s(self, number: int) -> float:
+        """Time of a run: the middles together have no more than all trials."""
+        of_middles = SEARCH_SHARE * self._record.jobs / len(self._spaces)
+        return self._record.budget_s * min(LONGEST_SHARE, of_middles if number < len(self._spaces) else 1.0)
 
     def _bar(self, rung: int, trial: Proposal) -> float | None:
         """What a trial must reach at a rung: a place among the best third of those that are at least the lag before it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dgl_gt.partition.errors import InputError, check_one_of
+from dgl_gt.partition.figures.figures import TypedWidths
 from dgl_gt.partition.graph import SPLIT_MASKS
 from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.transforms.exphormer import EDGE_KIND
@@ -15,7 +16,8 @@ from .recipes import OF_TASKS, RECIPES, Choice, Recipe, in_epochs
 from .search import fixed_settings
 
 _TRAINED_ROWS = Choice((64, 128, 256), 128)  # where nodes have no features
-_HOPS = "hops"
+_ROWS_OF_SOME = Choice((0, 64), 64)  # of the types without features: the number of edges of each, or a row
+_OF_FEATURES = "normalize_features", "input_dropout"  # not of trained rows
 
 
 def spaces_for(
@@ -40,8 +42,8 @@ def spaces_for(
     for name in models or ():
         check_one_of("models", name, tuple(RECIPES))
     spaces, refused = {}, {}
-    is_typed = manifest["schema"] is not None
-    for name in models or [name for name, recipe in RECIPES.items() if recipe.typed == is_typed]:
+    kind = (manifest["schema"] is not None), TrainConfig().changed(**given).task.kind
+    for name in models or [name for name, recipe in RECIPES.items() if recipe.fits(*kind)]:
         try:
             spaces[name] = _space(name, RECIPES[name], manifest, given)
         except InputError as error:
@@ -61,15 +63,20 @@ def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> 
         raise InputError(
             f"{manifest['source']} {'has types' if is_typed else 'has one type'} of nodes and edges; choose from {fitting}"
         )
+    task = TrainConfig().changed(**given).task
+    if not recipe.fits(is_typed, task.kind):
+        raise InputError(f"the task is {task.kind}, and it is for {recipe.task}; leave it out")
     if recipe.encodings and recipe.encodings not in manifest["encodings"]:
         raise InputError(f"it reads the encoding {recipe.encodings}; partition with --encode {recipe.encodings}=...")
     space = recipe.space | {"epochs": Choice((recipe.epochs, 2 * recipe.epochs), recipe.epochs)}
-    task = TrainConfig().changed(**given).task
     space |= OF_TASKS.get(task.kind, {})
-    if not is_typed:
+    features = read_figures(manifest).features
+    if not isinstance(features, TypedWidths):
         space |= _of_features(name, manifest, given)
-        if not read_figures(manifest).features:
-            space.pop("normalize_features", None)
+    elif {0} < set(features.as_dict().values()) and not recipe.encodings:
+        space |= {"node_embedding": _ROWS_OF_SOME}  # where no type has features, all have rows
+    if not features:
+        space = {key: each for key, each in space.items() if key not in _OF_FEATURES}
     found = {key: each for key, each in space.items() if key not in given}
     for size in (min, max):  # where they contradict the user's settings, that shows at the ends or nowhere
         ends = {key: _end(each, size) for key, each in found.items()}

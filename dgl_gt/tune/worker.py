@@ -130,7 +130,8 @@ class _Run:
         self._epochs = job.epochs
         if job.longest_s:
             self._epoch_s = self._seconds_per_epoch(config)
-            self._epochs = min(job.epochs, on_grid(job.longest_s / self._epoch_s))
+            fewest = min(FEWEST_EPOCHS, int(job.longest_s / self._epoch_s))
+            self._epochs = min(job.epochs, max(fewest, on_grid(job.usual_s / self._epoch_s)))
             if self._epochs < min(job.epochs, FEWEST_EPOCHS):
                 raise InputError(
                     f"an epoch takes {self._epoch_s:.2g} s, so a run of {job.longest_s:.2g} s has {self._epochs}; it needs "

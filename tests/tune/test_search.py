@@ -141,6 +141,7 @@ def test_the_best_middles_run_again_with_smaller_steps(tmp_path, jobs):
             {"norm_first": Choice((False, True), True), "layers": Number(1, 4, 4)},
             [("layers", 2), ("norm_first", False)],
         ),
+        ({"dropout": Number(0.0, 0.7, 0.5), "layers": Number(1, 4, 4)}, [("layers", 2), ("dropout", 0.0)]),
     ],
 )
 def test_the_best_middle_runs_again_with_other_depths_and_norms(tmp_path, settings, expected):
