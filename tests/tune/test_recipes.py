@@ -2,6 +2,8 @@
 
 import itertools
 
+import msgspec
+import numpy as np
 import pytest
 
 import dgl_gt
@@ -9,8 +11,10 @@ from dgl_gt.cli.main import main
 from dgl_gt.partition import InputError, partition
 from dgl_gt.partition.shards.manifest import read_manifest
 from dgl_gt.train import TrainConfig, read_config
+from dgl_gt.tune.jobs import Job
 from dgl_gt.tune.recipes import OF_TASKS, RECIPES, SIZES, Choice, in_epochs, settings_of
 from dgl_gt.tune.spaces import given_settings, spaces_for
+from dgl_gt.tune.worker import _Run
 
 pytestmark = pytest.mark.usefixtures("rank_here")
 
@@ -121,8 +125,6 @@ def test_spaces_fit_the_shards(shards):
 
 
 def test_what_shards_hold_besides_features_is_in_the_space(tmp_path):
-    import numpy as np
-
     encoded = str(tmp_path / "encoded")
     assert not main(
         ["partition", "sample:communities?nodes=120", "--parts", "1", "--encode", "degree", "--out", encoded]
@@ -147,6 +149,30 @@ def test_what_shards_hold_besides_features_is_in_the_space(tmp_path):
     assert {"node_embedding", "encodings"} <= spaces["gt"].keys()
     spaces, _ = spaces_for(read_manifest(bare), {"task": "pretrain", "encodings": "degree"}, None)
     assert not {"node_embedding", "encodings"} & spaces["gt"].keys()
+
+
+@pytest.mark.parametrize("removed", [set(), {"subject"}, {"author", "paper"}])
+def test_types_without_features_have_trained_rows_where_others_have_features(removed, tmp_path):
+    from typed import typed_graph
+
+    graph = typed_graph()
+    if "subject" in removed:  # then all types have features
+        graph.node_data["subject/feat"] = np.ones((3, 2), np.float32)
+    for name in removed - {"subject"}:
+        del graph.node_data[f"{name}/feat"]
+    partition(graph, 1, str(tmp_path / "shards"))
+    spaces, _ = spaces_for(read_manifest(str(tmp_path / "shards")), {}, None)
+    assert all(("node_embedding" in space) == (not removed) for space in spaces.values()) and spaces
+
+
+@pytest.mark.parametrize(("longest_s", "usual_s", "expected"), [(200, 75, 12), (200, 200, 18), (900, 900, 50)])
+def test_a_run_has_the_epochs_for_its_time_and_never_too_few(longest_s, usual_s, expected, shards, monkeypatch):
+    monkeypatch.setattr(_Run, "_seconds_per_epoch", lambda self, config: 10.0)
+    sg = dgl_gt.load(shards)
+    job = Job(0, {"hidden": 8}, 50, 0.0, longest_s, usual_s)
+    assert _Run(sg, TrainConfig(), job, shards, None)._config().epochs == expected
+    with pytest.raises(InputError, match="12"):
+        _Run(sg, TrainConfig(), msgspec.structs.replace(job, longest_s=119.0, usual_s=75.0), shards, None)._config()
 
 
 @pytest.mark.parametrize("name", ["architecture", "seed", "local_epochs"])

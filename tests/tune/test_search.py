@@ -222,6 +222,14 @@ def test_a_bar_leaves_room_for_chance(tmp_path):
     assert loose.jobs[1].bars[1] == pytest.approx(value - (value * (1 - value) / 100) ** 0.5)
 
 
+def test_middles_share_the_time_of_trials(tmp_path):
+    (tmp_path / "a").mkdir()
+    crew, spaces = FakeCrew(), {f"gcn{number}": SPACES["gcn"] for number in range(8)}
+    search = Search(tmp_path / "a", record(models=list(spaces)), spaces, crew, Clock(1000.0))
+    found = [search._usual_s(number) for number in (0, 7, 8)]
+    assert found == [150.0, 150.0, 200.0]  # 0.6 of the budget for 8 middles, 2 at once; and a fifth
+
+
 def test_no_trial_begins_after_its_share_of_the_time(tmp_path):
     (tmp_path / "a").mkdir()
     search = Search(tmp_path / "a", record(), SPACES, FakeCrew(), Clock(1000.0, used_s=601.0))
