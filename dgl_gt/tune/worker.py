@@ -148,11 +148,15 @@ class _Run:
         task, model = prepare(self._sg, config)
         step = partial(take_step, model, task, self._sg.comm, make_optimizer(model, config), seed=config.seed)
         first_s = self._slowest(partial(step, 0))  # which may load libraries, too
-        seconds = [self._slowest(partial(step, 1))] if first_s < _MOST_TIMED_S else [first_s]
+        step_s = self._fastest(partial(step, 1)) if first_s < _MOST_TIMED_S else first_s
+        return step_s + self._fastest(partial(task.evaluate, model)) / config.evaluate_every
+
+    def _fastest(self, work: Callable) -> float:
+        """Seconds of work: the first may load libraries, and another process may have slowed others down."""
+        seconds = [self._slowest(work)]
         while len(seconds) < _TIMED and sum(seconds) < _MOST_TIMED_S / 4:
-            seconds.append(self._slowest(partial(step, 1 + len(seconds))))
-        evaluation_s = self._slowest(partial(task.evaluate, model))
-        return min(seconds) + evaluation_s / config.evaluate_every  # another process may have slowed the others down
+            seconds.append(self._slowest(work))
+        return min(seconds)
 
     def _slowest(self, work: Callable) -> float:
         """Seconds that work takes on the slowest rank."""
