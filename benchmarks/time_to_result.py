@@ -107,6 +107,11 @@ def peer(name: str, checkouts: Path) -> None:
     runpy.run_path(str(folder / "main.py"), run_name="__main__")
 
 
+def check_ended(process) -> None:
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+
+
 def theirs(name: str, checkouts: Path) -> tuple[list[float], list[float]]:
     """The validation metric of each epoch, and the seconds from the start until it is known."""
     started, metrics, seconds = time.perf_counter(), [], []
@@ -120,6 +125,7 @@ def theirs(name: str, checkouts: Path) -> tuple[list[float], list[float]]:
                 if found := PEER_LINE.match(text):
                     metrics.append(float(found[2]) / 100)
                     seconds.append(time.perf_counter() - started)
+        check_ended(process)
     return metrics, seconds
 
 
@@ -141,6 +147,7 @@ def ours(name: str, _) -> tuple[list[float], list[float]]:
                 known = written.read_bytes().count(b"\n") if written.exists() else 0
                 seconds += [time.perf_counter() - started] * (known - len(seconds))
                 time.sleep(_POLL_S)
+        check_ended(process)
         validations = [json.loads(each)["validation"] for each in written.read_text().splitlines()]
     return validations, seconds + [time.perf_counter() - started] * (len(validations) - len(seconds))
 

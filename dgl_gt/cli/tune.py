@@ -52,7 +52,7 @@ def add_commands(commands) -> None:
         metavar="DIR",
         help="directory of the search: the best model, its config, trials, a page",
     )
-    text = f"recipes to try, with commas (default: all that fit): {', '.join(RECIPES)}"
+    text = f"recipes to try, with commas (default: all that fit the graph and the task): {', '.join(RECIPES)}"
     add("--models", type=lambda text: text.split(","), metavar="NAME,...", help=text)
     text = "ranks that train a model together: the number of parts (default)"
     add("--ranks", type=positive_integer, metavar="P", help=text)
@@ -97,6 +97,9 @@ def _tune(args):
             f"--ranks is {args.ranks} but {args.directory} has {format_count(ranks, 'part')}; use --ranks {ranks}, or partition "
             "the graph again"
         )
+    if "task" not in values:
+        text = f"the task is {given['task']}, by what the shards hold; --task NAME is for another"
+        print(f"dgl-gt: {text}", file=sys.stderr)
     spaces, refused = spaces_for(manifest, given, args.models)
     out = located(args.out)
     if isinstance(out, Url):
@@ -110,10 +113,6 @@ def _tune(args):
         "ranks": ranks,
     }
     earlier = _earlier(args, out, asked)
-    if "task" not in values:
-        print(
-            f"dgl-gt: the task is {given['task']}, by what the shards hold; --task NAME is for another", file=sys.stderr
-        )
     for name, why in {} if earlier else refused.items():
         print(f"dgl-gt: {name} is left out: {why}", file=sys.stderr)
     try:

@@ -104,7 +104,7 @@ class Proposals:
         return self._proposed(self._study.ask())
 
     def _other_forms(self, results: Mapping[int, TrialLine]) -> list[dict[str, Any]]:
-        """The best middles with a lower learning rate and more epochs, and the best one with other depths and norms.
+        """The best middles with a lower learning rate and more epochs, and the best one with other values of ``_DECISIVE``.
 
         Published settings differ in these most, and first runs need no small steps. A middle that had no time for all of its epochs
         has none for more.
@@ -172,7 +172,7 @@ class Proposals:
 
 
 def _others(each: Choice | Number) -> list:
-    """Twice and half a whole number, within its range; the least share; of a choice the next larger and smaller value, or the
+    """Twice and half a whole number, within its range; the least of others; of a choice the next larger and smaller value, or the
     first that is another.
     """
     if isinstance(each, Number) and not each.is_whole:

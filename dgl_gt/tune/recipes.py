@@ -286,8 +286,8 @@ def settings_of(name: str, size: str = "base", epochs: int | None = None) -> dic
     widths = recipe.space["hidden"]
     if size != "base" and isinstance(widths, Choice):
         found["hidden"] = widths.values[0 if size == "small" else -1]
-    if recipe.encodings:
-        found["encodings"] = recipe.encodings
+    found |= {"encodings": recipe.encodings} if recipe.encodings else {}
+    found |= {"task": recipe.task} if recipe.task else {}
     return in_epochs(found, epochs or recipe.epochs)
 
 

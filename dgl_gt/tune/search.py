@@ -107,7 +107,7 @@ class Search:
 
     def _usual_s(self, number: int) -> float:
         """Time of a run: the middles together have no more than all trials."""
-        of_middles = SEARCH_SHARE * self._record.jobs / len(self._spaces)
+        of_middles = SEARCH_SHARE * self._record.jobs / min(len(self._spaces), self._record.most_trials)
         return self._record.budget_s * min(LONGEST_SHARE, of_middles if number < len(self._spaces) else 1.0)
 
     def _bar(self, rung: int, trial: Proposal) -> float | None:

@@ -7,9 +7,10 @@ from typing import Any
 from dgl_gt.partition.errors import InputError, check_one_of
 from dgl_gt.partition.figures.figures import TypedWidths
 from dgl_gt.partition.graph import SPLIT_MASKS
-from dgl_gt.partition.shards.counts import read_figures
+from dgl_gt.partition.shards.counts import read_figures, read_schema
 from dgl_gt.partition.transforms.exphormer import EDGE_KIND
 from dgl_gt.train.config import SETTINGS, TrainConfig
+from dgl_gt.train.task_settings import TaskConfig
 
 from .proposals import Space
 from .recipes import OF_TASKS, RECIPES, Choice, Recipe, in_epochs
@@ -42,7 +43,7 @@ def spaces_for(
     for name in models or ():
         check_one_of("models", name, tuple(RECIPES))
     spaces, refused = {}, {}
-    kind = (manifest["schema"] is not None), TrainConfig().changed(**given).task.kind
+    kind = (manifest["schema"] is not None), _task(given).kind
     for name in models or [name for name, recipe in RECIPES.items() if recipe.fits(*kind)]:
         try:
             spaces[name] = _space(name, RECIPES[name], manifest, given)
@@ -58,24 +59,27 @@ def spaces_for(
 def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> Space:
     """The space of a recipe on these shards; ``InputError`` says why it does not fit."""
     is_typed = manifest["schema"] is not None
+    task = _task(given)
     if recipe.typed != is_typed:
-        fitting = ", ".join(each for each, its in RECIPES.items() if its.typed == is_typed)
+        fitting = ", ".join(each for each, its in RECIPES.items() if its.fits(is_typed, task.kind))
         raise InputError(
             f"{manifest['source']} {'has types' if is_typed else 'has one type'} of nodes and edges; choose from {fitting}"
         )
-    task = TrainConfig().changed(**given).task
     if not recipe.fits(is_typed, task.kind):
-        raise InputError(f"the task is {task.kind}, and it is for {recipe.task}; leave it out")
+        raise InputError(
+            f"it is for the task {recipe.task}, and the task is {task.kind}; name another recipe, or give that task"
+        )
     if recipe.encodings and recipe.encodings not in manifest["encodings"]:
         raise InputError(f"it reads the encoding {recipe.encodings}; partition with --encode {recipe.encodings}=...")
     space = recipe.space | {"epochs": Choice((recipe.epochs, 2 * recipe.epochs), recipe.epochs)}
     space |= OF_TASKS.get(task.kind, {})
-    features = read_figures(manifest).features
-    if not isinstance(features, TypedWidths):
-        space |= _of_features(name, manifest, given)
-    elif {0} < set(features.as_dict().values()) and not recipe.encodings:
+    features, encodings = read_figures(manifest).features, recipe.encodings or task.encodings
+    widths = features.as_dict().values() if isinstance(features, TypedWidths) else [features]
+    if not is_typed:
+        space |= _of_features(name, manifest, task)
+    elif {0} < set(widths) and not encodings:
         space |= {"node_embedding": _ROWS_OF_SOME}  # where no type has features, all have rows
-    if not features:
+    if not any(widths) and not encodings:
         space = {key: each for key, each in space.items() if key not in _OF_FEATURES}
     found = {key: each for key, each in space.items() if key not in given}
     for size in (min, max):  # where they contradict the user's settings, that shows at the ends or nowhere
@@ -84,12 +88,12 @@ def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> 
     return found
 
 
-def _of_features(name: str, manifest: dict, given: dict[str, Any]) -> Space:
+def _of_features(name: str, manifest: dict, task: TaskConfig) -> Space:
     """What a recipe reads besides features: encodings and edge data that are stored, and trained rows where nodes have none.
 
     Edge data of whole numbers, other than this package's, may be ids or times, and are left to the user.
     """
-    learned = {"label", *SPLIT_MASKS, *TrainConfig().changed(**given).task.edge_data}
+    learned = {"label", *SPLIT_MASKS, *task.edge_data}
     ours = {EDGE_KIND, *manifest["encodings"]}
     stored = {
         "encodings": [each for each in manifest["encodings"] if each in manifest["node_data"]],
@@ -99,9 +103,9 @@ def _of_features(name: str, manifest: dict, given: dict[str, Any]) -> Space:
             if each not in learned and (each in ours or "float" in column["dtype"])
         ],
     }
-    found = {key: ",".join(names) for key, names in stored.items() if name == "gt" and names and key not in given}
+    found = {key: ",".join(names) for key, names in stored.items() if name == "gt" and names}
     space = {key: Choice(("", names), names) for key, names in found.items()}
-    has_rows = read_figures(manifest).features or given.get("encodings")
+    has_rows = read_figures(manifest).features or task.encodings
     return space if has_rows else space | {"node_embedding": _TRAINED_ROWS}
 
 
@@ -124,15 +128,29 @@ def given_settings(values: dict[str, Any], manifest: dict) -> dict[str, Any]:
 
 
 def likely_task(manifest: dict, given: dict[str, Any]) -> str:
-    """What a user of these shards wants to learn: their links, or else their labels, by the kind of these."""
-    if manifest["links"]:
-        return "link_prediction"
-    label = given.get("label", "label")
-    for kind in ("edge",) if "relation" in given else ("node", "edge"):
-        for name, column in manifest[f"{kind}_data"].items():
-            its_type, _, its_name = name.rpartition("/")
-            if its_name == label and given.get("type", its_type) == its_type:
-                if "float" in column["dtype"]:
-                    return f"{kind}_regression"
-                return f"{kind}_multilabel" if column["shape"] else f"{kind}_classification"
-    return TrainConfig().task.kind
+    """What a user of these shards wants to learn: their links, or else their labels, by the kind of these.
+
+    It is the first that reads all settings of the user's: with a label there are no links, and with ``metric rmse`` no classes.
+    """
+    kinds = ["link_prediction"] if manifest["links"] else []
+    schema, label = read_schema(manifest), given.get("label", "label")
+    owner = given.get("type", "")
+    if schema and "relation" in given:
+        owner = str(schema.relations[schema.relation(given["relation"])])
+    for each in ("node", "edge"):
+        for name, column in manifest[f"{each}_data"].items():
+            if name == f"{owner}/{label}" or not owner and name.rpartition("/")[2] == label:
+                is_whole = "float" not in column["dtype"]
+                kinds += [f"{each}_{'multilabel' if column['shape'] else 'classification'}"] * is_whole
+                kinds += [f"{each}_regression"]
+    for kind in kinds:
+        try:
+            return _task({"task": kind} | given).kind
+        except InputError:
+            continue
+    return TrainConfig().task.kind  # whose error says what is wrong
+
+
+def _task(given: dict[str, Any]) -> TaskConfig:
+    """The task; a user's settings of models fit some recipes alone."""
+    return TrainConfig().changed(**{key: value for key, value in given.items() if SETTINGS[key][0] == "task"}).task

@@ -20,7 +20,7 @@ from dgl_gt.partition.shards.counts import read_figures
 from dgl_gt.partition.system.child_process import die_with_parent
 from dgl_gt.partition.system.signals import enter
 from dgl_gt.ranks.launcher_link import Launcher, find_launcher
-from dgl_gt.train.config import TrainConfig
+from dgl_gt.train.config import SETTINGS, TrainConfig
 
 from .jobs import FEWEST_EPOCHS, RUNGS, Hello, Job, Outcome, on_grid
 from .recipes import in_epochs
@@ -42,7 +42,8 @@ def _serve(launcher: Launcher, directory: str, orders: str, settings: str) -> in
     """Try what comes, until nothing comes any more; ``settings`` are those that all runs have, as JSON."""
     from dgl_gt import load
 
-    base = TrainConfig().changed(**msgspec.json.decode(settings))
+    given = msgspec.json.decode(settings)  # a job has all; some of models fit some recipes alone
+    base = TrainConfig().changed(**{name: value for name, value in given.items() if SETTINGS[name][0] != "model"})
     sg = load(directory, *base.exchange.choice)
     with sg.comm.together():
         hello = _hello(sg, base)

@@ -109,8 +109,7 @@ def test_spaces_fit_the_shards(shards):
     manifest = read_manifest(shards)
     spaces, refused = spaces_for(manifest, {"hidden": 32}, None)
     of_nodes = {name for name, recipe in RECIPES.items() if recipe.fits(False, "node_classification")}
-    assert set(spaces) | set(refused) == of_nodes and "gae" not in of_nodes
-    assert not set(spaces) & {name for name, recipe in RECIPES.items() if recipe.typed}
+    assert set(spaces) | set(refused) == of_nodes and not of_nodes & {"gae", "rgcn", "hops"}
     assert "hidden" not in set(itertools.chain.from_iterable(spaces.values()))
     assert all("entropy_unlabelled" in space for space in spaces.values())
     with pytest.raises(InputError, match="hgt"):
@@ -148,7 +147,9 @@ def test_what_shards_hold_besides_features_is_in_the_space(tmp_path):
     spaces, _ = spaces_for(read_manifest(bare), {"task": "pretrain"}, None)
     assert {"node_embedding", "encodings"} <= spaces["gt"].keys()
     spaces, _ = spaces_for(read_manifest(bare), {"task": "pretrain", "encodings": "degree"}, None)
-    assert not {"node_embedding", "encodings"} & spaces["gt"].keys()
+    assert not {"node_embedding", "encodings"} & spaces["gt"].keys() and "input_dropout" in spaces["gcnii"]
+    spaces, _ = spaces_for(read_manifest(bare), {"task": "pretrain", "initial_weight": 0.2}, ["gcnii"])
+    assert not {"input_dropout", "initial_weight"} & spaces["gcnii"].keys()
 
 
 @pytest.mark.parametrize("removed", [set(), {"subject"}, {"author", "paper"}])
@@ -181,38 +182,44 @@ def test_what_the_search_chooses_cannot_be_given(name):
         given_settings({name: 1}, {})
 
 
+OF_TYPES = {"node_data/paper/label": "int64", "node_data/author/label": "float32"}
+OF_RELATIONS = {
+    "edge_data/user,likes,item/label": "int64",
+    "edge_data/user,rates,item/label": "float32",
+    "node_data/user/label": "int64",
+}
+
+
 @pytest.mark.parametrize(
-    "held, given, expected",
+    ("held", "given", "expected"),
     [
-        ({"links": {"pairs": {}}, "node_data": {"label": ("int64", [])}}, {}, "link_prediction"),
-        ({"node_data": {"label": ("int64", [])}}, {}, "node_classification"),
-        ({"node_data": {"label": ("int8", [50])}}, {}, "node_multilabel"),
-        ({"node_data": {"label": ("float32", [])}}, {}, "node_regression"),
-        ({"node_data": {"paper/label": ("int64", []), "author/label": ("float32", [])}}, {}, "node_classification"),
-        (
-            {"node_data": {"paper/label": ("int64", []), "author/label": ("float32", [])}},
-            {"type": "author"},
-            "node_regression",
-        ),
-        ({"edge_data": {"rating": ("float32", [])}}, {"label": "rating"}, "edge_regression"),
-        (
-            {"edge_data": {"rates/label": ("int64", [])}, "node_data": {"user/label": ("int64", [])}},
-            {},
-            "node_classification",
-        ),
-        (
-            {"edge_data": {"rates/label": ("int64", [])}, "node_data": {"user/label": ("int64", [])}},
-            {"relation": "rates"},
-            "edge_classification",
-        ),
-        ({"edge_data": {"label": ("int8", [3])}}, {}, "edge_multilabel"),
-        ({"node_data": {"feat": ("float32", [3])}}, {}, "node_classification"),  # which says that there are no labels
-        ({"node_data": {"label": ("int64", [])}}, {"task": "pretrain"}, "pretrain"),
+        ({"links": "", "node_data/label": "int64"}, {}, "link_prediction"),
+        ({"links": "", "node_data/label": "int64"}, {"metric": "hits@20"}, "link_prediction"),
+        ({"links": "", "node_data/label": "int64"}, {"label": "label"}, "node_classification"),
+        ({"links": "", "node_data/label": "int64"}, {"metric": "accuracy"}, "node_classification"),
+        ({"node_data/label": "int64"}, {}, "node_classification"),
+        ({"node_data/label": "int64"}, {"metric": "rmse"}, "node_regression"),
+        ({"node_data/label": "int8 (50)"}, {}, "node_multilabel"),
+        ({"node_data/label": "float32"}, {}, "node_regression"),
+        (OF_TYPES, {}, "node_classification"),
+        (OF_TYPES, {"type": "author"}, "node_regression"),
+        ({"edge_data/rating": "float32"}, {"label": "rating"}, "edge_regression"),
+        ({"edge_data/label": "int8 (3)"}, {}, "edge_multilabel"),
+        (OF_RELATIONS, {}, "node_classification"),
+        (OF_RELATIONS, {"relation": "user,likes,item"}, "edge_classification"),
+        (OF_RELATIONS, {"relation": "rates"}, "edge_regression"),
+        ({"node_data/feat": "float32 (3)"}, {}, "node_classification"),  # which says that there are no labels
+        ({"node_data/label": "int64"}, {"task": "pretrain"}, "pretrain"),
     ],
 )
 def test_the_task_follows_from_what_the_shards_hold(held, given, expected):
-    manifest = {"links": held.get("links")}
-    for kind in ("node_data", "edge_data"):
-        columns = held.get(kind, {})
-        manifest[kind] = {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in columns.items()}
+    relations = [["user", name, "item", 1] for name in ("likes", "rates")]
+    schema = {"nodes": dict.fromkeys(("user", "item", "paper", "author"), 1), "edges": relations}
+    manifest = {"links": {"pairs": {}} if "links" in held else None, "node_data": {}, "edge_data": {}}
+    manifest["schema"] = schema if any(place.count("/") == 2 for place in held) else None
+    for place, dtype in held.items():
+        of, _, name = place.partition("/")
+        if name:
+            dtype, _, width = dtype.partition(" ")
+            manifest[of][name] = {"dtype": dtype, "shape": [int(width.strip("()"))] if width else []}
     assert given_settings(given, manifest)["task"] == expected

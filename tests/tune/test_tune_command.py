@@ -47,7 +47,7 @@ def test_links_of_a_graph_without_features(tmp_path):
         main(["partition", str(tmp_path / "bare.npz"), "--parts", "1", "--link-split", "0.8,0.1,0.1", "--out", shards])
         == 0
     )
-    options = ["--models", "gcn,sage", "--budget", "60s", "--set", "epochs=12", "--trials", "2", "--jobs", "1"]
+    options = ["--models", "gae,sage", "--budget", "60s", "--set", "epochs=12", "--trials", "2", "--jobs", "1"]
     assert main(["tune", shards, *options, "--out", str(out)]) == 0  # the task is that of shards with links
     assert read_record(out).given["task"] == "link_prediction"
     assert all(each.settings["node_embedding"] == 128 for each in read_trials(out))
