@@ -67,12 +67,12 @@ def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> 
         )
     if not recipe.fits(is_typed, task.kind):
         raise InputError(
-            f"it is for the task {recipe.task}, and the task is {task.kind}; name another recipe, or give that task"
+            f"it is for the task {recipe.fixed['task']}, and the task is {task.kind}; name another recipe, or give that task"
         )
     if recipe.encodings and recipe.encodings not in manifest["encodings"]:
         raise InputError(f"it reads the encoding {recipe.encodings}; partition with --encode {recipe.encodings}=...")
     space = recipe.space | {"epochs": Choice((recipe.epochs, 2 * recipe.epochs), recipe.epochs)}
-    space |= OF_TASKS.get(task.kind, {})
+    space |= {} if "task" in recipe.fixed else OF_TASKS.get(task.kind, {})
     features, encodings = read_figures(manifest).features, recipe.encodings or task.encodings
     widths = features.as_dict().values() if isinstance(features, TypedWidths) else [features]
     if not is_typed:
