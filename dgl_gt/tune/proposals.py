@@ -43,9 +43,17 @@ class _NoLock:
 
 
 class Proposals:
-    """The study of a search, in the file ``path``; ``spaces`` are those of the recipes by name."""
+    """The study of a search, in the file ``path``; ``spaces`` are those of the recipes by name; ``has_longer``: trials have more time than middles."""
 
-    def __init__(self, path: Path, spaces: Mapping[str, Space], seed: int, lower_is_better: bool, lag: int):
+    def __init__(
+        self,
+        path: Path,
+        spaces: Mapping[str, Space],
+        seed: int,
+        lower_is_better: bool,
+        lag: int,
+        has_longer: bool = False,
+    ):
         self._optuna = optuna = import_optional("optuna", "dgl-gt tune", "pip install 'dgl-gt[tune]'")
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
@@ -53,6 +61,7 @@ class Proposals:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._spaces, self._seed, self._lag, self._lower_is_better = spaces, seed, lag, lower_is_better
+        self._has_longer = has_longer
         drop_torn_end(path)
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock()))
         direction = "minimize" if lower_is_better else "maximize"
@@ -104,10 +113,10 @@ class Proposals:
         return self._proposed(self._study.ask())
 
     def _other_forms(self, results: Mapping[int, TrialLine]) -> list[dict[str, Any]]:
-        """The best middles with a lower learning rate and more epochs, and the best one with other values of ``_DECISIVE``.
+        """The best middles with more time, or a lower learning rate and more epochs, and the best one with other values of ``_DECISIVE``.
 
         Published settings differ in these most, and first runs need no small steps. A middle that had no time for all of its epochs
-        has none for more.
+        has none for more; it runs again as it is where trials have more time.
         """
         found: list[tuple[str, dict[str, Any]]] = []
         middles = ranked([results[number] for number in range(len(self._spaces))], self._lower_is_better)
@@ -116,9 +125,10 @@ class Proposals:
             lr, epochs = space.get("lr"), space.get("epochs")
             if isinstance(lr, Number) and isinstance(epochs, Choice) and each.epochs >= epochs.middle:
                 found.append((each.model, {"lr": max(lr.least, lr.middle / _SLOWER), "epochs": epochs.values[-1]}))
+            elif isinstance(epochs, Choice) and self._has_longer:
+                found.append((each.model, {}))
         found = found[:_SLOWER_TRIALS]
-        for model in [each.model for each in middles[:1]]:
-            space = self._spaces[model]
+        for model, space in [(each.model, self._spaces[each.model]) for each in middles[:1]]:
             found += [(model, {name: value}) for name in _DECISIVE if name in space for value in _others(space[name])]
         return [
             self._middle(name) | {f"{name}.{key}": value for key, value in changes.items()} for name, changes in found

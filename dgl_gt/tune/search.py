@@ -63,7 +63,14 @@ class Search:
     ):
         self._folder, self._record, self._spaces, self._crew, self._clock = folder, record, spaces, crew, clock
         self._lag = 1 if record.jobs == 1 else 2 * record.jobs
-        self.proposals = Proposals(folder / STUDY, spaces, record.seed, record.lower_is_better, self._lag)
+        self.proposals = Proposals(
+            folder / STUDY,
+            spaces,
+            record.seed,
+            record.lower_is_better,
+            self._lag,
+            self._usual_s(0) < self._usual_s(len(spaces)),
+        )
         drop_torn_end(folder / TRIALS)
         self.results = {each.number: each for each in read_trials(folder)}
         self._waiting = self.proposals.interrupted(self.results)

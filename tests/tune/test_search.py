@@ -157,8 +157,16 @@ def test_the_best_middle_runs_again_with_other_depths_and_norms(tmp_path, settin
     assert not proposals.ask(results).is_first
 
 
-@pytest.mark.parametrize(("lower_is_better", "expected"), [(False, ["gat", "sage"]), (True, ["mlp", "gcn"])])
-def test_the_best_two_run_again_if_they_had_their_epochs(tmp_path, lower_is_better, expected):
+@pytest.mark.parametrize(
+    ("lower_is_better", "has_longer", "expected"),
+    [
+        (False, False, ["gat", "sage"]),
+        (True, False, ["mlp", "gcn"]),
+        (False, True, ["gt with more time", "gat"]),
+        (True, True, ["gcnii with more time", "mlp"]),
+    ],
+)
+def test_the_best_two_run_again_if_there_is_time(tmp_path, lower_is_better, has_longer, expected):
     values = {
         "gcn": (0.7, 100),
         "gat": (0.9, 100),
@@ -168,7 +176,8 @@ def test_the_best_two_run_again_if_they_had_their_epochs(tmp_path, lower_is_bett
         "gcnii": (0.1, 80),
     }
     space = {"lr": Number(1e-3, 1e-1, 9e-3, log=True), "epochs": Choice((100, 200), 100)}
-    proposals, results = Proposals(tmp_path / "study", dict.fromkeys(values, space), 0, lower_is_better, 1), {}
+    spaces, results = dict.fromkeys(values, space), {}
+    proposals = Proposals(tmp_path / "study", spaces, 0, lower_is_better, 1, has_longer)
     for number, (model, (value, epochs)) in enumerate(values.items()):
         found = proposals.ask(results)
         assert (found.number, found.model) == (number, model)
@@ -176,9 +185,12 @@ def test_the_best_two_run_again_if_they_had_their_epochs(tmp_path, lower_is_bett
         results[number] = TrialLine(
             number=number, model=model, settings=found.values, epochs=epochs, value=value, rungs=[], curve=[], **line
         )
-    for model in expected:
-        found = proposals.ask(results | {len(values): results[0]})
-        assert (found.model, found.values) == (model, {"lr": 0.003, "epochs": 200})
+    for each in expected:
+        found, (model, *is_longer) = proposals.ask(results | {len(values): results[0]}), each.split(" ", 1)
+        assert (found.model, found.values) == (
+            model,
+            {"lr": 0.009, "epochs": 100} if is_longer else {"lr": 0.003, "epochs": 200},
+        )
 
 
 @pytest.mark.parametrize("order", [1, 2])
