@@ -188,20 +188,24 @@ def traced_time(
     """Predict the time of one step of a strategy on a cut: between two exchanges, it lasts as long as on its slowest rank.
 
     ``free_bytes`` is what each rank's memory leaves the system for its copies of files, (P,) or one number. Blocks of memory of
-    ``given_back`` bytes or more go back to the system when they are free, so that each tensor takes new ones.
+    ``given_back`` bytes or more go back to the system when they are free, so that each tensor takes new ones, unless smaller
+    ones have left a hole for it.
     """
     rates, time, now = _Rates(trace, figures, profile, free_bytes), TracedTime(), 0.0
     spent: dict[str, np.ndarray] = {}  # since the last exchange or sum
     link_is_free_at = 0.0
     under_way: list[tuple[float, float]] = []  # exchanges that have begun: their seconds, and when they could be done
     sums: list[tuple[float, float]] = []  # the same of sums
-    for event, start in trace.placed_events:
+    holes = rates.holes(given_back)
+    for number, (event, start) in enumerate(trace.placed_events):
         if event.kind in ("piece", "piece_end") or event.kind == "memory" and np.isinf(given_back):
             continue
         if event.kind in _SPENT:
             of_layer = spent.setdefault(event.layer, np.zeros((len(_SPENT), figures.parts)))
             is_memory = event.kind == "memory"
-            of_ranks = rates.page_seconds(start, given_back) if is_memory else rates.seconds(event, start)
+            of_ranks = (
+                rates.page_seconds(start, given_back, holes[number]) if is_memory else rates.seconds(event, start)
+            )
             of_layer[_SPENT.index(event.kind)] += of_ranks
             continue
         now, spent = now + time.add_computed(spent), {}
@@ -247,10 +251,22 @@ class _Rates:
         spent_s = (rates * np.maximum(self._sizes[:, start : start + len(rates)].T, 0)).sum(axis=0)
         return spent_s if event.kind == "file" else self.operation_s * self._trace.runs(self._figures, start) + spent_s
 
-    def page_seconds(self, start: int, given_back: float) -> np.ndarray:
+    def holes(self, given_back: float) -> list[np.ndarray]:
+        """For each event, the bytes of all blocks below ``given_back`` of the same piece, which the heap keeps, (P,)."""
+        found, of_piece = [], np.zeros(self._ranks)
+        for event, start in self._trace.placed_events:
+            if event.kind in ("piece", "piece_end"):
+                of_piece = np.zeros(self._ranks)
+            elif event.kind == "memory":
+                size = self._sizes[:, start] / self._trace.runs(self._figures, start)
+                of_piece += np.where(size < given_back, np.maximum(size, 0.0), 0.0)
+            found.append(of_piece)  # which has all of the piece once this has ended
+        return found
+
+    def page_seconds(self, start: int, given_back: float, hole: np.ndarray) -> np.ndarray:
         """Seconds in which each rank takes the memory of a tensor from the system, (P,)."""
         sizes = self._sizes[:, start]
-        is_taken = sizes / self._trace.runs(self._figures, start) >= given_back
+        is_taken = sizes / self._trace.runs(self._figures, start) >= np.maximum(given_back, hole)
         return np.where(is_taken, sizes * self._profile.page_byte_s, 0.0)
 
     def sum_seconds(self, start: int) -> float:

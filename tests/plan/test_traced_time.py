@@ -54,6 +54,18 @@ def test_large_blocks_that_are_given_back_are_taken_again(seconds):
         assert seconds(*events, given_back=given_back, page_byte_s=1e-9).total_s == pytest.approx(taken * 1e-9)
 
 
+def test_small_blocks_of_a_piece_leave_a_hole_for_a_large_one(seconds):
+    """On rank 1 a block of 240 bytes, and blocks of 120; those of another piece do not count."""
+    large, small, piece = (Event("memory"), [8]), (Event("memory"), [4]), (Event("piece"), [])
+    for events, taken in (
+        ((large, small), 240),
+        ((large, small, small, small), 0),
+        ((large, piece, small, small, small), 240),
+        ((large, large, small, small, small), 0),
+    ):
+        assert seconds(*events, given_back=200, page_byte_s=1e-9).total_s == pytest.approx(taken * 1e-9)
+
+
 def test_near_edges_have_their_own_rate(tmp_path):
     """Half of rank 0's edges are near, and a quarter of rank 1's; edges that are not counted are not guessed."""
     profile = read_profile(write_profile(tmp_path / "p.yaml", profile_values(operation_s=0.0)))
