@@ -196,7 +196,7 @@ def traced_time(
     link_is_free_at = 0.0
     under_way: list[tuple[float, float]] = []  # exchanges that have begun: their seconds, and when they could be done
     sums: list[tuple[float, float]] = []  # the same of sums
-    holes = rates.holes(given_back)
+    holes = [] if np.isinf(given_back) else rates.holes(given_back)
     for number, (event, start) in enumerate(trace.placed_events):
         if event.kind in ("piece", "piece_end") or event.kind == "memory" and np.isinf(given_back):
             continue
