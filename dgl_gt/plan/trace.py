@@ -252,7 +252,11 @@ class _Rates:
         return spent_s if event.kind == "file" else self.operation_s * self._trace.runs(self._figures, start) + spent_s
 
     def holes(self, given_back: float) -> list[np.ndarray]:
-        """For each event, the bytes of all blocks below ``given_back`` of the same piece, which the heap keeps, (P,)."""
+        """For each event, the bytes of all blocks below ``given_back`` that the same piece makes, (P,).
+
+        The heap keeps them when they are free, and a block that is no larger finds room there. It is a rule of thumb: a trace
+        does not say which blocks are alive together.
+        """
         found, of_piece = [], np.zeros(self._ranks)
         for event, start in self._trace.placed_events:
             if event.kind in ("piece", "piece_end"):
@@ -260,7 +264,7 @@ class _Rates:
             elif event.kind == "memory":
                 size = self._sizes[:, start] / self._trace.runs(self._figures, start)
                 of_piece += np.where(size < given_back, np.maximum(size, 0.0), 0.0)
-            found.append(of_piece)  # which has all of the piece once this has ended
+            found.append(of_piece)  # one array for the whole piece, which is not complete yet
         return found
 
     def page_seconds(self, start: int, given_back: float, hole: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import msgspec
 
 RUNGS = (1 / 9, 1 / 3)  # shares of the epochs after which hopeless runs end
 FEWEST_EPOCHS = 12
-_GRID = 1.25  # a run has as many epochs as a power of it, so that small differences of time change nothing
+GRID = 1.25  # a run has as many epochs as a power of it, so that small differences of time change nothing
 
 
 class Job(msgspec.Struct, omit_defaults=True):
@@ -23,8 +23,8 @@ class Job(msgspec.Struct, omit_defaults=True):
     epochs : int
         Most epochs.
     longest_s, usual_s : float
-        Seconds that a run may take for the fewest epochs, and for more, from which their number follows; 0 for as many as
-        ``epochs``.
+        The most seconds that a run may take to have ``FEWEST_EPOCHS``, and those of a run with more, from which their number
+        follows; 0 for as many as ``epochs``.
     bars : tuple of float or None
         For each of ``RUNGS`` the validation metric that a run must reach there to go on.
     deadline_s : float
@@ -73,5 +73,5 @@ def on_grid(epochs: float) -> int:
     """The largest power of 1.25 that is at most as large, as a whole number; 0 below 1."""
     number, best = 1.0, 0
     while number <= epochs:
-        best, number = int(number), number * _GRID
+        best, number = int(number), number * GRID
     return best

@@ -43,7 +43,10 @@ class _NoLock:
 
 
 class Proposals:
-    """The study of a search, in the file ``path``; ``spaces`` are those of the recipes by name; ``has_longer``: trials have more time than middles."""
+    """The study of a search, in the file ``path``; ``spaces`` are those of the recipes by name.
+
+    With ``has_longer``, other trials have time for more epochs than middles.
+    """
 
     def __init__(
         self,
@@ -123,10 +126,10 @@ class Proposals:
         for each in middles:
             space = self._spaces[each.model]
             lr, epochs = space.get("lr"), space.get("epochs")
-            if isinstance(lr, Number) and isinstance(epochs, Choice) and each.epochs >= epochs.middle:
+            if isinstance(epochs, Choice) and each.epochs < epochs.middle:
+                found += [(each.model, {})] * self._has_longer
+            elif isinstance(epochs, Choice) and isinstance(lr, Number):
                 found.append((each.model, {"lr": max(lr.least, lr.middle / _SLOWER), "epochs": epochs.values[-1]}))
-            elif isinstance(epochs, Choice) and self._has_longer:
-                found.append((each.model, {}))
         found = found[:_SLOWER_TRIALS]
         for model, space in [(each.model, self._spaces[each.model]) for each in middles[:1]]:
             found += [(model, {name: value}) for name in _DECISIVE if name in space for value in _others(space[name])]

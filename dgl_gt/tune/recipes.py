@@ -97,12 +97,6 @@ _TYPED: dict[str, Choice | Number] = {
 }
 
 _LINK_LOSSES = "bce", "square", "bpr"
-_LINKS: dict[str, Choice | Number] = {
-    "input_dropout": Number(0.0, 0.8, 0.7),  # examples/cora_links.yaml
-    "dropout": Number(0.0, 0.7, 0.5),
-    "loss": Choice(_LINK_LOSSES, "bce"),
-    "decoder": Choice(("dot", "hadamard"), "dot"),
-}
 
 RECIPES = {
     "gcn": Recipe("tuned GCN", _LUO, {**_GNN, "score": "gcn"}, _TUNED, 500),
@@ -231,7 +225,7 @@ RECIPES = {
             "lr": Number(1e-3, 2e-2, 3e-3, log=True),
             "weight_decay": Choice((0.0, 5e-5, 5e-4), 5e-5),
             "normalize_features": Choice((False, True), False),
-            **_LINKS,
+            "dropout": Number(0.0, 0.7, 0.5),
             "loss": Choice(_LINK_LOSSES, "square"),
         },
         500,
@@ -270,11 +264,15 @@ RECIPES = {
     ),
 }
 
-# What tasks add to the space of every recipe for any task. Sharpening (arXiv:2605.20248) is a weight of the loss.
+# What tasks add to the space of recipes that do not have it. Sharpening (arXiv:2605.20248) is a weight of the loss.
 OF_TASKS: dict[str, dict[str, Choice | Number]] = {
     "node_classification": {"entropy_unlabelled": Choice((0.0, 0.1, 0.3, 1.0), 0.1)},
     "edge_regression": {"loss": Choice(("mse", "huber"), "mse")},
-    "link_prediction": _LINKS,
+    "link_prediction": {
+        "input_dropout": Number(0.0, 0.8, 0.7),  # examples/cora_links.yaml
+        "loss": Choice(_LINK_LOSSES, "bce"),
+        "decoder": Choice(("dot", "hadamard"), "dot"),
+    },
 }
 
 

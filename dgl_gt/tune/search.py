@@ -18,7 +18,7 @@ from dgl_gt.run_files.search_files import STUDY, TRIALS, SearchRecord, TrialLine
 from dgl_gt.train.metric_kinds import MetricKind, shown_metric
 
 from .crew import Worker
-from .jobs import FEWEST_EPOCHS, RUNGS, Job, Outcome
+from .jobs import FEWEST_EPOCHS, GRID, RUNGS, Job, Outcome
 from .proposals import Proposal, Proposals, Space
 from .recipes import RECIPES
 from .screen import Screen
@@ -69,7 +69,7 @@ class Search:
             record.seed,
             record.lower_is_better,
             self._lag,
-            self._usual_s(0) < self._usual_s(len(spaces)),
+            GRID * self._usual_s(0) <= self._usual_s(len(spaces)),
         )
         drop_torn_end(folder / TRIALS)
         self.results = {each.number: each for each in read_trials(folder)}
@@ -113,7 +113,7 @@ class Search:
         )
 
     def _usual_s(self, number: int) -> float:
-        """Time of a run: the middles together have no more than all trials."""
+        """Time of a run: the middles together have no more than all trials, unless twelve epochs take longer."""
         of_middles = SEARCH_SHARE * self._record.jobs / min(len(self._spaces), self._record.most_trials)
         return self._record.budget_s * min(LONGEST_SHARE, of_middles if number < len(self._spaces) else 1.0)
 

@@ -71,15 +71,15 @@ def _space(name: str, recipe: Recipe, manifest: dict, given: dict[str, Any]) -> 
         )
     if recipe.encodings and recipe.encodings not in manifest["encodings"]:
         raise InputError(f"it reads the encoding {recipe.encodings}; partition with --encode {recipe.encodings}=...")
-    space = recipe.space | {"epochs": Choice((recipe.epochs, 2 * recipe.epochs), recipe.epochs)}
-    space |= {} if "task" in recipe.fixed else OF_TASKS.get(task.kind, {})
+    space = OF_TASKS.get(task.kind, {}) | recipe.space
+    space |= {"epochs": Choice((recipe.epochs, 2 * recipe.epochs), recipe.epochs)}
     features, encodings = read_figures(manifest).features, recipe.encodings or task.encodings
     widths = features.as_dict().values() if isinstance(features, TypedWidths) else [features]
     if not is_typed:
         space |= _of_features(name, manifest, task)
     elif {0} < set(widths) and not encodings:
         space |= {"node_embedding": _ROWS_OF_SOME}  # where no type has features, all have rows
-    if not any(widths) and not encodings:
+    if not any(widths) and not encodings and "encodings" not in space:
         space = {key: each for key, each in space.items() if key not in _OF_FEATURES}
     found = {key: each for key, each in space.items() if key not in given}
     for size in (min, max):  # where they contradict the user's settings, that shows at the ends or nowhere
@@ -124,7 +124,7 @@ def given_settings(values: dict[str, Any], manifest: dict) -> dict[str, Any]:
             raise InputError(
                 f"{f'{section}.' if section else ''}{name} is {values[name]!r}, which the search chooses; {advice}"
             )
-    return {"task": likely_task(manifest, values)} | values
+    return values if "task" in values else {"task": likely_task(manifest, values)} | values
 
 
 def likely_task(manifest: dict, given: dict[str, Any]) -> str:
@@ -136,7 +136,7 @@ def likely_task(manifest: dict, given: dict[str, Any]) -> str:
     schema, label = read_schema(manifest), given.get("label", "label")
     owner = given.get("type", "")
     if schema and "relation" in given:
-        owner = str(schema.relations[schema.relation(given["relation"])])
+        owner = str(schema.relations[schema.relation(str(given["relation"]))])
     for each in ("node", "edge"):
         for name, column in manifest[f"{each}_data"].items():
             if name == f"{owner}/{label}" or not owner and name.rpartition("/")[2] == label:
@@ -148,7 +148,7 @@ def likely_task(manifest: dict, given: dict[str, Any]) -> str:
             return _task({"task": kind} | given).kind
         except InputError:
             continue
-    return TrainConfig().task.kind  # whose error says what is wrong
+    return kinds[0] if kinds else TrainConfig().task.kind  # whose error says what is wrong
 
 
 def _task(given: dict[str, Any]) -> TaskConfig:

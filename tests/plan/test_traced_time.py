@@ -61,7 +61,6 @@ def test_small_blocks_of_a_piece_leave_a_hole_for_a_large_one(seconds):
         ((large, small), 240),
         ((large, small, small, small), 0),
         ((large, piece, small, small, small), 240),
-        ((large, large, small, small, small), 0),
     ):
         assert seconds(*events, given_back=200, page_byte_s=1e-9).total_s == pytest.approx(taken * 1e-9)
 

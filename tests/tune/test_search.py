@@ -193,6 +193,14 @@ def test_the_best_two_run_again_if_there_is_time(tmp_path, lower_is_better, has_
         )
 
 
+def test_with_a_learning_rate_of_the_user_no_middle_runs_again_as_it_is(tmp_path):
+    space = {"hidden": Choice((16, 32), 16), "epochs": Choice((100, 200), 100)}
+    proposals, results = Proposals(tmp_path / "study", {"gcn": space}, 0, False, 1, has_longer=True), {}
+    found = proposals.ask(results)
+    results[0] = line(number=0, model="gcn", settings=found.values, state="complete", value=0.5, epochs=100)
+    assert found.is_first and not proposals.ask(results).is_first
+
+
 @pytest.mark.parametrize("order", [1, 2])
 def test_the_order_in_which_trials_end_changes_nothing(tmp_path, order):
     one, other = tried(tmp_path / "a", FakeCrew()), tried(tmp_path / "b", FakeCrew(order=order))
