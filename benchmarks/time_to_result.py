@@ -2,8 +2,8 @@
 
 Polynormer on tolokers, the tuned GAT on amazon_computer and the tuned GCN on cora, each with the same recipe, split,
 epochs, threads and dtype in one process. The result is the first validation metric that is at least 99 % of the best one
-of the whole run; imports, an evaluation after each epoch, what is written and `dgl-gt partition` included. It needs
-torch_geometric and scikit-learn.
+of the whole run; imports, an evaluation after each epoch and `dgl-gt partition` included, what follows the last
+evaluation not. It needs torch_geometric and scikit-learn.
 
     git clone https://github.com/cornell-zhang/Polynormer
     git clone https://github.com/LUOyk1999/tunedGNN
@@ -17,7 +17,6 @@ import json
 import os
 import re
 import runpy
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -164,20 +163,17 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "2"
     rows = []
     for name in args.graph or CASES:
-        first, best, until, whole = {}, {}, {theirs: [], ours: []}, {theirs: [], ours: []}
+        turns: dict = {theirs: [], ours: []}
         for _ in range(args.turns):
-            for code in until:
+            for code, its in turns.items():
                 metrics, seconds = code(name, args.checkouts)
-                best[code] = max(metrics)
-                first[code] = int(np.argmax(np.array(metrics) >= SHARE * best[code]))
-                until[code].append(seconds[first[code]])
-                whole[code].append(seconds[-1])
+                first = int(np.argmax(np.array(metrics) >= SHARE * max(metrics)))
+                its.append((max(metrics), first + 1, seconds[first], seconds[-1]))
+        medians = {code: np.median(its, axis=0) for code, its in turns.items()}
         cells = [
-            f"{best[code]:.4f} {first[code] + 1} {statistics.median(until[code]):.1f} {statistics.median(whole[code]):.1f}"
-            for code in until
+            f"{value:{style}}" for code in turns for value, style in zip(medians[code], (".4f", ".0f", ".1f", ".1f"))
         ]
-        ratios = [statistics.median(each[ours]) / statistics.median(each[theirs]) for each in (until, whole)]
-        rows.append([name, *" ".join(cells).split(), *(f"{ratio:.2f}" for ratio in ratios)])
+        rows.append([name, *cells, *(f"{ratio:.2f}" for ratio in (medians[ours] / medians[theirs])[2:])])
     of_code = ["best", "99 % in epoch", "after s", "all after s"]
     header = ["graph", *of_code, *(f"dgl-gt: {each}" for each in of_code), "ratio at 99 %", "of all"]
     print(f"{processor()}\n\n{table(header, rows)}")
