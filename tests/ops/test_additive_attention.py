@@ -40,9 +40,10 @@ def draw(case, dtype):
     return rows, rows
 
 
-def run(function, case, dtype, slope=SLOPE):
+def run(function, case, dtype, slope=SLOPE, change=lambda ends: ends):
     """Result, log-sum-exp, and every gradient through both."""
-    leaves, rows = draw(case, dtype)
+    leaves, (q, k, v) = draw(case, dtype)
+    rows = change(q), change(k), v
     if function is reference_attention:
         out, lse = reference_attention(draw_csc(case), *rows, None, 1.0, case.dropout_p, SEED, slope)
     else:
@@ -70,6 +71,16 @@ def test_low_precision_rounds_results_alone(case, dtype, instructions):
         largest = expected.float().nan_to_num(0, 0, 0).abs().max() if expected.numel() else 0.0
         allowed = 8 * torch.finfo(dtype).eps * float(largest)
         torch.testing.assert_close(got.float(), expected.float(), rtol=0.0, atol=allowed)
+
+
+@pytest.mark.parametrize("change", [lambda ends: -ends.abs(), lambda ends: 0 * ends], ids=["negative", "mean"])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("edges", [90, [(3, node % 20) for node in range(5000)]], ids=["few", "hub of pieces"])
+def test_a_slope_of_0_at_every_score(edges, packed, change, instructions):
+    case = Case("", 20, 20, edges, heads=3, width=8, dropout_p=0.3, packed=packed)
+    pairs = [run(each, case, torch.float64, 0.0, change) for each in (sparse_attention, reference_attention)]
+    for got, expected in zip(*pairs, strict=True):
+        torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.parametrize("slope", [0.0, 1.0, 1.5, -0.4])

@@ -146,6 +146,10 @@ def backward(
     if of_bias is not None and kind is not None:  # tables of so many ranges of rows, which the kernel adds up in order
         tables = max(1, min(_TABLES, len(kind) // (8 * len(bias))))
         grads = (*grads[:3], lse.new_zeros(tables, *bias.shape), *grads[4:])
+    if additive and _is_flat(q, k, negative_slope):
+        if grads[0] is not None:
+            grads[0].zero_()
+        grads = (None, *grads[1:])
     # the code for features writes heads whose numbers are neighbours
     written = [
         x if edge is None or x is None or x.dim() < 3 or x.stride(2) == 1 else x.new_empty(x.shape) for x in grads
@@ -169,6 +173,11 @@ def backward(
             to.copy_(found)
     if of_bias is not None and kind is not None:
         of_bias.copy_(grads[3][0])
+
+
+def _is_flat(q, k, negative_slope):
+    """Return whether LeakyReLU has the slope 0 at every score, as in a mean: then q and k have the gradient 0."""
+    return negative_slope == 0 and q.numel() and k.numel() and bool(q.max() + k.max() <= 0)
 
 
 def gathers_head_minor(csc, q, k, v):

@@ -185,13 +185,16 @@ struct Additive : Rows<S, W, CHUNKS> {
                 T *of_head = weights + h * kLanes, *kept_of_head = kept + h * kLanes;
                 totals[h] += edge_weights(p, block, h, lses, deltas, of_head, kept_of_head);
             }
+            bool is_flat = true;  // the slope is 0 at every score, as in a mean
+            for (int64_t i = 0; is_flat && i < heads * kLanes; ++i) is_flat = weights[i] == T(0);
             for (int64_t lane = 0; lane < block.padded; lane += 4) {
                 prefetch_ahead(p, p.rev_dst, first + lane, last, p.grad_out, p.q, true);
                 const int64_t edges = block.count - lane;
                 for (int64_t h = 0; h < heads; ++h) {
                     const T *one = kept + h * kLanes + lane, *other = weights + h * kLanes + lane;
                     T *sums = grad_v + h * dim(p), *more = sloped + h * dim(p);
-                    if (edges >= 4) add_twice(p, sums, one, more, other, gradients, lane, h, 4);
+                    if (is_flat) gradients.add_to(p, sums, one, lane, h);
+                    else if (edges >= 4) add_twice(p, sums, one, more, other, gradients, lane, h, 4);
                     else add_twice(p, sums, one, more, other, gradients, lane, h, edges);
                 }
             }
