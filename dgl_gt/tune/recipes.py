@@ -230,6 +230,30 @@ RECIPES = {
         },
         500,
     ),
+    "link_sage": Recipe(
+        "SAGE for links",
+        # 2 or 3 layers of width 256, dropout 0 or 0.5, learning rate 0.0005 to 0.01; no norm, and features as they are
+        "Hu et al., arXiv:2005.00687, and their examples of links",
+        {
+            **_GNN,
+            "score": "mean",
+            "residual": "linear",
+            "norm": "none",
+            "input": "none",
+            "activation": "relu",
+            "weight_decay": 0.0,
+            "task": "link_prediction",
+        },
+        {
+            "layers": Number(1, 4, 2),
+            "hidden": Choice((64, 128, 256, 512), 128),
+            "lr": Number(5e-4, 2e-2, 5e-3, log=True),
+            "normalize_features": Choice((False, True), False),
+            "input_dropout": Number(0.0, 0.8, 0.0),
+            "dropout": Number(0.0, 0.7, 0.5),
+        },
+        500,
+    ),
     "rgcn": Recipe(
         "R-GCN with feed-forward networks",
         "examples/acm.yaml; Schlichtkrull et al., arXiv:1703.06103, for the means by relation",

@@ -109,7 +109,7 @@ def test_spaces_fit_the_shards(shards):
     manifest = read_manifest(shards)
     spaces, refused = spaces_for(manifest, {"hidden": 32}, None)
     of_nodes = {name for name, recipe in RECIPES.items() if recipe.fits(False, "node_classification")}
-    assert set(spaces) | set(refused) == of_nodes and not of_nodes & {"gae", "rgcn", "hops"}
+    assert set(spaces) | set(refused) == of_nodes and not of_nodes & {"gae", "link_sage", "rgcn", "hops"}
     assert "hidden" not in set(itertools.chain.from_iterable(spaces.values()))
     assert all("entropy_unlabelled" in space for space in spaces.values())
     with pytest.raises(InputError, match="hgt"):
