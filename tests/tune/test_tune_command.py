@@ -150,6 +150,13 @@ def test_a_budget_too_short_for_a_trial_says_what_one_takes(shards, tmp_path, ca
     assert not (tmp_path / "best").exists()
 
 
+def test_no_memory_for_any_trial(shards, tmp_path, capfd):
+    too_large = ["--models", "gcn", "--set", "model.hidden=1000000", "--set", "model.layers=5", "--trials", "2"]
+    assert main(["tune", shards, "--budget", "60s", "--out", str(tmp_path / "best"), *too_large]) == 2
+    error = capfd.readouterr().err
+    assert "every trial failed" in error and "parameters" in error and not (tmp_path / "best").exists()
+
+
 def test_no_validation_nodes(tmp_path, capfd):
     import numpy as np
 
