@@ -176,8 +176,8 @@ def backward(
 
 
 def _is_flat(q, k, negative_slope):
-    """Return whether LeakyReLU has the slope 0 at every score, as in a mean: then q and k have the gradient 0."""
-    return negative_slope == 0 and q.numel() and k.numel() and bool(q.max() + k.max() <= 0)
+    """Return whether LeakyReLU has the slope 0 at every score, as in a mean: then q and k have the gradient 0, if all is finite."""
+    return negative_slope == 0 and q.numel() > 0 and k.numel() > 0 and bool(q.max() + k.max() <= 0)
 
 
 def gathers_head_minor(csc, q, k, v):
